@@ -12,7 +12,7 @@ _CHANGED = re.compile(r"""[$`!"]|\\(?:\\|$)|\n""")
 
 def count(number: int, noun: str) -> str:
     """Returns a count with its noun: `1 shard`, `1,024 shards`, `2 classes`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith(('s', 'x')) else 's'}"
 
 
 def name_some(names: Sequence[str], most: int = 5) -> str:

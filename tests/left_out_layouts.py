@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from PIL import Image
 
 from tests import image_sets
 from tests.folder_shapes import IMAGE, LABELME, SHAPES, Tree, images
-from tests.odd_layouts import CVAT, SUPERVISELY, coco, files_of, rows
+from tests.odd_layouts import CVAT, SUPERVISELY, VIA, coco, files_of, rows
 from tests.odd_layouts import LAYOUTS as _ODD
 
 _N = range(20)
@@ -26,6 +27,16 @@ _KEYPOINTS = images("data/#.jpg") | {
 
 _YOLO = images("images/#.jpg") | {"data.yaml": "names: [a]\n"}
 _KEYPOINT_LINE = "0 0.5 0.5 0.4 0.4 0.4 0.4 2 0.6 0.6 2\n"
+
+
+_LABELLED = images("images/#.jpg") | {"classes.txt": "a\n"}
+_XML = _ODD["voc-of-two-sets"][1]["A/Annotations/x_0.xml"]
+
+
+def _voc(old: str, new: str) -> Tree:
+    """Returns images with files of VOC in which a text is replaced."""
+    assert isinstance(_XML, str) and old in _XML
+    return images("images/00000#.jpg") | files_of("annotations/00000#.xml", _XML.replace(old, new))
 
 
 _VIDEOS = images("frames/{1,2,3}/00000#.jpg")
@@ -239,6 +250,148 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         "yolo",
         ("the outlines of objects are not stored: lines of polygons become the boxes around them",),
         _YOLO | files_of("labels/#.txt", "0 0.1 0.1 0.5 0.1 0.5 0.6\n0 0.1 0.1 0.5 0.1 0.5 0.6 0.1 0.6\n"),
+    ),
+    "yolo-of-corners": (
+        None,
+        ("4 of 4 boxes that were looked at leave their images, read as a center and a size",),
+        _LABELLED | files_of("labels/#.txt", "0 0.6 0.5 0.9 0.9\n"),
+    ),
+    "yolo-in-pixels": (
+        None,
+        ("most numbers of boxes are above 1",),
+        _LABELLED | files_of("labels/#.txt", "0 50 50 9 8\n"),
+    ),
+    "yolo-with-classes-beside-the-images-of-splits": (
+        "yolo",
+        (),
+        images("d/{train,test}/#.jpg")
+        | {f"d/{s}/{n}.txt": "0 0.5 0.5 0.2 0.2\n" for s in ("train", "test") for n in range(4)}
+        | {f"d/{s}/classes.txt": "a\n" for s in ("train", "test")},
+    ),
+    "yolo-in-folders-that-a-yaml-names": (
+        "yolo",
+        (),
+        images("{A,B,C}/images/#.jpg")
+        | {f"{s}/labels/{n}.txt": "0 0.5 0.5 0.2 0.2\n" for s in "ABC" for n in range(4)}
+        | {"x.yaml": "train: [A/images, B/images]\nval: C/images\nnames: [a]\n"},
+    ),
+    "coco-of-corners": (
+        None,
+        ("4 of 4 boxes that were looked at leave their images, read as a corner and a size",),
+        images("data/#.jpg") | {"annotations/a_train.json": coco(bbox=[10, 8, 20, 14])},
+    ),
+    "coco-of-shares": (
+        None,
+        ("all numbers of boxes are from 0 to 1",),
+        images("data/#.jpg") | {"annotations/a_train.json": coco(bbox=[0.1, 0.2, 0.5, 0.5])},
+    ),
+    "coco-of-boxes-in-another-form": (
+        None,
+        ("the field bbox_mode of objects is 0",),
+        images("data/#.jpg") | {"annotations/a_train.json": coco(bbox_mode=0)},
+    ),
+    "coco-with-a-box-outside": (
+        "coco",
+        ("1 of 4 boxes that were looked at leave their images: they are clipped at the edge; source.coco.outside=rej",),
+        images("data/#.jpg") | {"annotations/a.json": coco().replace("[1, 1, 5, 5]", "[20, 1, 9, 5]", 1)},
+    ),
+    "coco-with-fields-of-images": (
+        "coco",
+        ("the fields weather of images are not stored unless columns names them",),
+        images("data/#.jpg") | {"annotations/a_train.json": coco().replace('"width"', '"weather": "sun", "width"')},
+    ),
+    "coco-with-a-field-of-splits": (
+        "coco",
+        ("the splits are those of the field split of images (train)",),
+        images("data/#.jpg") | {"annotations/a.json": coco().replace('"width"', '"split": "train", "width"')},
+    ),
+    "coco-with-a-field-that-may-be-splits": (
+        None,
+        ("the field subset of images may be the split (x)",),
+        images("data/#.jpg") | {"annotations/a.json": coco().replace('"width"', '"subset": "x", "width"')},
+    ),
+    "keypoints-with-outlines": (
+        "coco_keypoints",
+        ("outlines of objects are not stored unless source.coco.masks=true",),
+        images("data/#.jpg")
+        | {"a.json": coco(keypoints=[1, 1, 2], num_keypoints=1, segmentation=[[1, 1, 5, 1, 5, 5]])},
+    ),
+    "voc-of-shares": (
+        None,
+        ("all numbers of boxes are from 0 to 1",),
+        images("images/00000#.jpg")
+        | files_of("annotations/00000#.xml", re.sub(r"(<[xy](?:min|max)>)\d+", r"\g<1>0.5", str(_XML))),
+    ),
+    "voc-with-further-elements": (
+        "voc",
+        ("the elements part, polygon of objects and weather of images are not stored",),
+        _voc("</object>", "<polygon><x1>1</x1></polygon></object><weather>sun</weather>"),
+    ),
+    "voc-with-an-element-of-splits": (
+        None,
+        ("subset of images may be the split (train), which is not read",),
+        _voc("<size>", "<subset>train</subset><size>"),
+    ),
+    "voc-with-lists-of-two-paths": (
+        "voc",
+        ("the splits are those of train.txt and valid.txt",),
+        _voc("<size>", "<size>")
+        | {"train.txt": "".join(f"./images/00000{n}.jpg ./annotations/00000{n}.xml\n" for n in range(3))}
+        | {"valid.txt": "./images/000003.jpg ./annotations/000003.xml\n"},
+    ),
+    "voc-with-splits-in-json": (
+        None,
+        ("parts.json names images (a000000.xml, a000001.xml), and is not read: set split={by: lists",),
+        images("a/a00000#.jpg")
+        | files_of("a/a00000#.xml", str(_XML))
+        | {"parts.json": json.dumps({"train": ["a000000.xml"], "test": ["a000001.xml"]})},
+    ),
+    "createml-of-left-upper-corners": (
+        None,
+        ("4 of 4 boxes that were looked at leave their images, read as a center and a size",),
+        {f"{n}.jpg": _photo(n) for n in range(4)}
+        | {
+            "a.json": json.dumps(
+                [
+                    {
+                        "image": f"{n}.jpg",
+                        "annotations": [{"label": "a", "coordinates": dict(x=2, y=2, width=9, height=9)}],
+                    }
+                    for n in range(4)
+                ]
+            )
+        },
+    ),
+    "via-with-splits": (
+        None,
+        ("via.json: split of images may be the split (test)",),
+        images("#.jpg") | {"via.json": VIA.replace('"regions"', '"file_attributes": {"split": "test"}, "regions"')},
+    ),
+    "kitti-of-larger-images": (
+        None,
+        ("3 of 3 boxes that were looked at leave their images",),
+        {f"image_2/{n}a.png": _photo(n) for n in range(4)}
+        | files_of(
+            "label_2/#a.txt", "Car 0.00 0 1.55 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75 13.22 1.62\n"
+        ),
+    ),
+    "masks-below-splits-of-their-names": (
+        "segmentation",
+        ("8 of 16 images that were seen are not read, in C/mask-train, C/mask-val",),
+        images("F/train/train-org/6#.jpg", "F/val/val-org/7#.jpg", "C/mask-train/6#_lab.png", "C/mask-val/7#_lab.png")
+        | {f"F/{s}/{s}-label/{k}{n}_lab.png": _mask(2) for s, k in (("train", 6), ("val", 7)) for n in range(4)},
+    ),
+    "masks-but-for-tests": (
+        "segmentation",
+        ("4 of 8 images that were seen are not read, in test/images",),
+        images("{train,test}/images/0#.jpg") | {f"train/masks/0{n}.png": _mask(2) for n in range(4)},
+    ),
+    "lists-of-tiles": (
+        None,
+        ("train.txt and 1 other .txt file name parts of images (M-33_0, M-34_0), and are not read",),
+        images("images/M-3#.png", numbers=range(5))
+        | {f"masks/M-3{n}.png": _mask(2) for n in range(5)}
+        | {"train.txt": "M-33_0\nM-34_0\n", "val.txt": "M-31_1\n"},
     ),
     "mot": ("annotations", ("tracks and visibility are not stored",), _ODD["mot"][1]),
     "masks-beside-classes": (

@@ -16,7 +16,7 @@ _N = range(20)
 _BOX = "0 0.5 0.5 0.2 0.2\n"
 _XML = detection_sets.voc_xml([detection_sets.Box("cat", 1, 1, 5, 5)])
 _OBJECT = {"category_id": 1, "bbox": [1, 1, 5, 5], "area": 25, "iscrowd": 0}
-_KITTI = "Car 0.00 0 1.55 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75 13.22 1.62\n"
+_KITTI = "Car 0.00 0 1.55 1.24 1.78 5.31 4.77 1.57 1.73 4.15 1.00 1.75 13.22 1.62\n"
 
 
 def files_of(pattern: str, content: str, numbers: Iterable[int] = range(4)) -> dict[str, str | bytes]:
@@ -44,14 +44,14 @@ def _json(value: object) -> str:
 
 
 _REGION = {"shape_attributes": {"name": "rect", "x": 1, "y": 1, "width": 5, "height": 5}, "region_attributes": {}}
-_VIA = _json({f"{n}.jpg9": {"filename": f"{n}.jpg", "size": 9, "regions": [_REGION]} for n in range(4)})
+VIA = _json({f"{n}.jpg9": {"filename": f"{n}.jpg", "size": 9, "regions": [_REGION]} for n in range(4)})
 _XY = 'label="cat" xtl="1" ytl="1" xbr="5" ybr="5"'
 CVAT = "".join(f'<image id="{n}" name="{n}.jpg" width="24" height="16"><box {_XY}/></image>' for n in range(4))
 _POINTS = _json({"exterior": [[1, 1], [5, 5]], "interior": []})
 SUPERVISELY = f'{{"objects": [{{"classTitle": "cat", "geometryType": "rectangle", "points": {_POINTS}}}]}}'
 _SEGMENT = '{"image": {"file_name": "sa_#.jpg"}, "annotations": [{"bbox": [1, 1, 5, 5], "segmentation": null}]}'
 _CENTER = {"x": 5, "y": 5, "width": 4, "height": 4}
-_WIDER = "".join(f"0--Parade/0_Parade_{n}.jpg\n1\n4 3 12 14 0 0 0 0 0 0\n" for n in range(4))
+_WIDER = "".join(f"0--Parade/0_Parade_{n}.jpg\n1\n1 1 4 4 0 0 0 0 0 0\n" for n in range(4))
 _CREATEML = _json([{"image": f"{n}.jpg", "annotations": [{"label": "cat", "coordinates": _CENTER}]} for n in range(4)])
 _MMOCR = _json({"metainfo": {}, "data_list": [{"img_path": f"imgs/{n}a.jpg", "instances": []} for n in _N]})
 
@@ -130,13 +130,13 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "mmocr": (None, images("imgs/#a.jpg", numbers=_N) | {"instances_training.json": _MMOCR}),
     "via": (
         "annotations",
-        images("train/#.jpg", "val/#.jpg") | {f"{split}/via_region_data.json": _VIA for split in ("train", "val")},
+        images("train/#.jpg", "val/#.jpg") | {f"{split}/via_region_data.json": VIA for split in ("train", "val")},
     ),
     "via-beside-cvat": (
         None,
-        images("#.jpg") | {"via.json": _VIA, "annotations.xml": f"<annotations>{CVAT}</annotations>"},
+        images("#.jpg") | {"via.json": VIA, "annotations.xml": f"<annotations>{CVAT}</annotations>"},
     ),
-    "via-of-half-the-images": (None, images("train/#.jpg", "val/#.jpg") | {"train/via_region_data.json": _VIA}),
+    "via-of-half-the-images": (None, images("train/#.jpg", "val/#.jpg") | {"train/via_region_data.json": VIA}),
     "cvat": ("annotations", images("images/#.jpg") | {"annotations.xml": f"<annotations>{CVAT}</annotations>"}),
     "supervisely": ("annotations", images("ds0/img/a#.jpg") | files_of("ds0/ann/a#.jpg.json", SUPERVISELY)),
     "supervisely-without-objects": (

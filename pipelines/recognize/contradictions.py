@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import io
 import itertools
 import posixpath
 import re
@@ -124,21 +123,11 @@ def _have_sizes_in_proportion(probe: FolderProbe, folders: Sequence[Folder], ste
     sizes = []
     for folder in folders:
         name_of = {posixpath.splitext(name)[0]: name for name in folder.images}
-        sizes.append([_size_of(probe.head(folder.below(name_of[stem]))) for stem in asked])
+        sizes.append([probe.image_size(folder.below(name_of[stem])) for stem in asked])
     if any(size is None for each in sizes for size in each) or len(set(sizes[0])) < 2:
         return False
     scales = [{(a[0] / b[0], a[1] / b[1]) for a, b in zip(each, sizes[0]) if a and b} for each in sizes[1:]]
     return all(len(each) == 1 for each in scales)
-
-
-def _size_of(head: bytes) -> tuple[int, int] | None:
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(head)) as image:
-            return image.size
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None
 
 
 # --- boxes as classes -------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def _hold_images(probe: FolderProbe, folder: Folder) -> bool:
 def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat/train/x.jpg."""
     root = probe.look(at)
-    looked = list(probe.some(root, root.folders))
+    looked = list(probe.some(root, root.folders, _NUM_CLASSES))
     splits = [folder_probe.splits_in(folder.folders) for folder in looked]
     if any(map(name_signs.is_part, root.folders)):
         return
@@ -184,10 +184,12 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     settings = {
         "source.pattern": "(?P<label>[^/]+)/(?P<split>[^/]+)/.*",
         "label": {"by": "column", "column": "label"},
-        "split": {"by": "column", "column": "split", "rename": splits[0]},
+        "split": {"by": "column", "column": "split", "rename": {k: v for each in splits for k, v in each.items()}},
     }
     doubts = [f"{name_some(root.folders)}: names of parts of a data set, not of classes"]
     doubts = doubts if name_signs.are_parts(root.folders) else []
+    if masks := [path for each in looked for path in mask_folders.masks_below(probe, each)]:
+        doubts.append(f"{name_some(masks)} may hold masks of the images beside, by their names")
     if others := sorted(
         {name for folder, known in zip(looked, splits) for name in folder.folders if name not in known}
     ):

@@ -332,6 +332,8 @@ def _lists_in(probe: FolderProbe, reading: _Reading, seen: Seen, paths: Sequence
         meant = folder_probe.split_meant(posixpath.basename(path))
         lines = probe.head(path).decode("utf-8", "replace").splitlines()
         names = {line.split()[0] for line in lines[: len(lines) - (len(lines) > _NUM_LINES)] if line.strip()}
+        beside = posixpath.dirname(path.removeprefix(above))  # as listing_rules takes ./a.jpg and ../images/a.jpg
+        names = {posixpath.normpath(posixpath.join(beside, n)) if n.startswith(".") else n for n in names}
         is_list = (
             path.endswith(naming_files.LISTS) and path.startswith(above) and names <= known and named.isdisjoint(names)
         )

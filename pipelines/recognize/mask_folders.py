@@ -263,10 +263,10 @@ def masks_in(probe: FolderProbe, folder: Folder) -> list[str]:
     A file is named like an image if its name begins with that of the image: 7_square_0.png for 7.jpg. Files beside a
     folder `images` may have any names, as in the Data Science Bowl of 2018, where each image has a folder of masks.
     """
-    named = [name for name in folder.folders if name_signs.MASKS_ALONE.fullmatch(name)]
+    named = [name for name in folder.folders if name_signs.MASKS.search(name)]
     if not named:
         return []
-    others = [name for name in folder.folders if not name_signs.MASKS_ALONE.fullmatch(name)]
+    others = [name for name in folder.folders if name not in named]
     stems = {stem for name in others[:_MAX_FOLDERS] for stem in probe.look(folder.below(name)).stems}
     is_beside_images = any(name.lower() in ("images", "image") for name in others)
     found = []

@@ -171,6 +171,8 @@ def _match(probe: FolderProbe, folder: Folder, image: str, mask: str, at: str) -
     prefix = folder_probe.prefix_of(folder, at)
     names = [prefix.rstrip("/")] if prefix else []
     outer, inner = ("(?P<split>[^/]+)/", "") if prefix else ("", "")
+    if masked := _splits_with_masks(probe, at, image, mask) if prefix else []:
+        names, outer = masked, f"(?P<split>{'|'.join(masked)})/"
     if not images.images and not prefix:
         names = [name for name in images.folders if name in masks.folders]
         held = next((name for name in names if probe.look(images.below(name)).images), None)
@@ -200,6 +202,13 @@ def _match(probe: FolderProbe, folder: Folder, image: str, mask: str, at: str) -
         evidence,
         () if name_signs.MASKS.search(mask) else (f"{mask} may hold masks, or other pictures of the same images",),
     )
+
+
+def _splits_with_masks(probe: FolderProbe, at: str, image: str, mask: str) -> list[str]:
+    """Returns the splits whose images have masks; none if all have some, as those of tests often do not."""
+    places = [each for each in folder_probe.split_places(probe, at) if probe.look(each.below(image)).images]
+    masked = [each for each in places if probe.look(each.below(mask)).files]
+    return [folder_probe.prefix_of(each, at).rstrip("/") for each in masked] if len(masked) < len(places) else []
 
 
 def _match_beside(folder: Folder, at: str) -> Finding | None:

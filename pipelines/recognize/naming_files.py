@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from imagebeam import plural
 from imagebeam.pipelines.recognize import unread_files
 from imagebeam.pipelines.recognize.unread_files import Line, Seen
+from imagebeam.transforms.formats import yolo
 from imagebeam.transforms.formats.tables import table_heads
 from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Folder, FolderProbe, name_some
@@ -25,6 +26,7 @@ _DATA = (*_TABLES, ".txt", ".lst", ".list", ".token")
 _NAMING = (*_DATA, ".yaml", ".yml", ".toml")  # settings, too, unless they name images
 _DATA_OF_FOLDERS = (*_NAMING, ".mat", ".npy", ".label", ".gt", ".pkl", ".pickle")
 _FURTHER_DATA = (*_DATA, ".npy", ".pkl", ".pickle", ".db", ".sqlite", ".sqlite3")
+_OF_IMAGES = (".xml", ".txt", ".json")  # files of one image each
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
 # Names in a table that no number of another kind equals.
 _IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d([_\-.]?\d){4,}")
@@ -81,7 +83,10 @@ def folders_of_equal_names(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
         where, folder = places[0]
         others = f" and {plural.count(len(places) - 1, 'other folder')}" if len(places) > 1 else ""
         remedy = _SIDECARS if extension in _OF_SIDECARS and where.startswith("images") else _REMEDY
-        if _XML.search(probe.head(folder.below(next(iter(folder.files))), 256)) and extension != ".xml":
+        head = probe.head(folder.below(next(iter(folder.files))))
+        if extension == ".txt" and where.startswith("images") and yolo.is_yolo(head):
+            remedy = "their lines are boxes of YOLO: as images/x.jpg beside labels/x.txt the preset yolo reads them"
+        if _XML.search(head[:256]) and extension != ".xml":
             remedy = "they are XML: with .xml at the end of their names the preset voc may read them"
         holds = "hold" if others else "holds"
         text = f"{folder.path or 'the folder'}{others} {holds} files with the names of {where}, not read: {remedy}"
@@ -163,12 +168,17 @@ def files_that_name_images(
                 words = {*_BETWEEN_WORDS.split(text), *_BETWEEN_CELLS.split(text), *text.split('"')}
                 bases = {word.rpartition("/")[2].strip() for word in words}
                 whole = {word.strip().lstrip("./") for word in words if "/" in word} & places
-                named = max(bases & names or bases & stems, whole, key=len)  # each folder may have an image 1.jpg
+                of_files = {
+                    each for each in bases if each.endswith(_OF_IMAGES) and posixpath.splitext(each)[0] in stems
+                }
+                named = max(bases & names or bases & stems or of_files, whole, key=len)  # each folder may have a 1.jpg
                 if not named and is_near and not is_no_split(path):  # of a list 1 and 2 may be names, too
                     firsts = {line.split()[0] for line in text.splitlines() if line.strip()}
                     named = firsts if firsts <= every else named
                 if not named and len(named := bases & of_folders) > 1:
                     what = OF_FOLDERS
+                if not named and not is_no_split(path) and (named := _parts_of(bases, stems)):
+                    what = "parts of images"
                 if named and len(bases & others) <= len(named):
                     found[path] = named
             if len(set().union(*found.values())) >= min(2, len(names)) and found:
@@ -178,8 +188,21 @@ def files_that_name_images(
                 if len(paths) > 1:
                     shown += f" and {plural.count(len(paths) - 1, f'other {extension} file')}"
                 names_splits = what == OF_FOLDERS or not all(map(is_no_split, found))
+                names_splits = names_splits or any(_has_keys_of_splits(probe, path) for path in found)
                 text = f"{shown} {verb} {what} ({examples}), and {are} not read"
                 yield Line(text, paths=paths, names=set().union(*found.values()), names_splits=names_splits)
+
+
+def _parts_of(words: Collection[str], stems: Collection[str]) -> set[str]:
+    """Returns the words that are the name of an image and a mark with more after it, as of its tiles."""
+    words = {word for each in words for word in each.split()}
+    return {each for each in words if any(start in stems for start in folder_probe.beginnings(each))}
+
+
+def _has_keys_of_splits(probe: FolderProbe, path: str) -> bool:
+    """Returns whether a file is JSON with a list for each split."""
+    keys = folder_probe.shape_of_json(probe.head(path)) if path.endswith(".json") else {}
+    return len({split for key in keys if (split := name_signs.SPLIT_OF_WORD.get(key.lower()))}) > 1
 
 
 def _images_of(folder: Folder) -> Collection[str]:

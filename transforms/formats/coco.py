@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from imagebeam import errors, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
-from imagebeam.transforms.formats import base_format, coco_json
+from imagebeam.transforms.formats import base_format, coco_heads, coco_json
 from imagebeam.transforms.images import class_masks, image_objects, object_masks
 from imagebeam.transforms.sources import (
     annotation_tables,
@@ -329,10 +330,9 @@ def _find_coco(probe: FolderProbe, at: str) -> Iterator[Finding]:
     files = _files_in(probe, at)
     places = _find_places(probe, at, files, "coco", prefers="instances")
     if places:
-        notes = _fields_left(probe, at, places)
-        often = (Change("source.coco.masks", True, "also the mask of each object, for Mask R-CNN"),)
         doubts = (*_rivals(files, "coco", places, at), *_without_objects(probe, at, places))
-        yield Finding("coco", f"JSON of COCO: {_show(places)}", _settings_of(places), notes, often, doubts=doubts)
+        whole = Finding("coco", f"JSON of COCO: {_show(places)}", _settings_of(places), doubts=doubts)
+        yield _judge(whole, probe, at, places)
     kinds = {kind: found for kind in _KINDS if (found := _find_places(probe, at, files, kind.preset))}
     which: tuple[str, ...] = ()
     if len(kinds) > 1 and not places:
@@ -346,7 +346,7 @@ def _find_coco(probe: FolderProbe, at: str) -> Iterator[Finding]:
             settings["source.coco.captions"] = settings["source.coco.annotations"]
         evidence = f"{kind.what}: {_show(places)}"
         if kind.preset != "coco_panoptic":
-            yield Finding(kind.preset, evidence, settings, _fields_left(probe, at, places), doubts=doubts)
+            yield _judge(Finding(kind.preset, evidence, settings, doubts=doubts), probe, at, places)
             continue
         masks = {split: posixpath.splitext(place.annotations)[0] for split, place in places.items()}
         settings["source.coco.panoptic"] = masks
@@ -357,6 +357,34 @@ def _find_coco(probe: FolderProbe, at: str) -> Iterator[Finding]:
         else:
             evidence += f", and PNG files in {masks[next(iter(masks))]}"
             yield Finding(kind.preset, evidence, settings, doubts=doubts)
+
+
+_MASKS = Change("source.coco.masks", True, "also the mask of each object, for Mask R-CNN")
+
+
+def _judge(finding: Finding, probe: FolderProbe, at: str, places: Mapping[str, _Place]) -> Finding:
+    """Returns a finding with what its files hold that is not stored, and what contradicts how they are read."""
+    heads = {split: coco_heads.read(probe, [posixpath.join(at, each.annotations)]) for split, each in places.items()}
+    every = coco_heads.Heads(*(list(itertools.chain(*each)) for each in zip(*heads.values())))
+    name, splits = every.splits()
+    is_known = all({*each.splits()[1].values()} <= {split} for split, each in heads.items())
+    is_used = len(places) == 1 and len({*splits.values()} - {None}) == len(splits) > 0
+    doubts, notes, settings = [*finding.doubts], [*every.notes(name if is_used else "")], dict(finding.settings)
+    if finding.preset != "coco_captions":
+        judged = every.judge_boxes()
+        doubts += judged.doubts
+        notes += judged.notes
+    often = (_MASKS,) if finding.preset != "coco_captions" and every.may_have_outlines else ()
+    if is_used:
+        settings["split"] = {"by": "column", "column": name}
+        settings["split"]["rename"] = {value: meant for value, meant in splits.items() if value != meant}
+        notes.append(f"the splits are those of the field {name} of images ({', '.join(splits)})")
+    elif name and not is_known:
+        shown = folder_probe.name_some([*splits])
+        doubts.append(
+            f"the field {name} of images may be the split ({shown}): set split={{by: column, column: {name}}}"
+        )
+    return dataclasses.replace(finding, settings=settings, notes=tuple(notes), often=often, doubts=tuple(doubts))
 
 
 def _find_lvis(probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -429,27 +457,6 @@ def _find_places(
         if folder is not None:
             places[split] = _Place(path, folder)
     return places
-
-
-_OBJECT = re.compile(rb'\{[^{}]*"image_id"[^{}]*\}')
-_INNER = re.compile(rb"(:\s*)\{[^{}]*\}")
-_STORED = (
-    *("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"),
-    *("caption", "segments_info", "keypoints", "num_keypoints"),
-)
-
-
-def _fields_left(probe: FolderProbe, at: str, places: Mapping[str, _Place]) -> tuple[str, ...]:
-    """Returns a line on the fields of objects that no preset stores, by the ends of the files."""
-    paths = [posixpath.join(at, each.annotations) for each in places.values()]
-    text = b"\n".join(end for path in paths for end in (probe.head(path), probe.tail(path)))
-    found = dict.fromkeys(
-        name.decode("utf-8", "replace")
-        for each in _OBJECT.findall(_INNER.sub(rb"\g<1>0", text))
-        for name in re.findall(rb'"([^"\\]+)"\s*:', each)
-    )
-    left = [name for name in found if name not in _STORED]
-    return (f"the fields {', '.join(left)} of objects are not stored",) if left else ()
 
 
 _NO_OBJECTS = re.compile(rb'"annotations"\s*:\s*\[\s*\]')

@@ -18,7 +18,7 @@ import reprlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, ClassVar, Literal
 
-from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats import base_format, box_signs
 from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.formats.annotations.syntax import Region, Row
 from imagebeam.transforms.images import image_objects
@@ -103,8 +103,11 @@ class Labelme(base_format.ObjectFormat):
                     "images without such a file are skipped; source.labelme.without_annotations=keep takes them as "
                     "images without objects"
                 )
-            unstored = Shapes().unstored(_heads(probe, *held[0]))
-            notes = (unstored,) if unstored else ()
+            heads = _heads(probe, *held[0])
+            boxes, unstored = [box for head in heads for box in Shapes().boxes_in(head, {})], Shapes().unstored(heads)
+            judged = box_signs.judge(boxes, Shapes.BOXES, "source.labelme")
+            doubts += judged.doubts
+            notes = (*judged.notes, *([unstored] if unstored else []))
             often = (Change("source.labelme.masks", True, "also a mask of each object"),)
             where = folder.path if is_inner else ""
             yield Finding("labelme", evidence, notes=notes, often=often, input=where, doubts=tuple(doubts))

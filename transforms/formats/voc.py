@@ -15,12 +15,12 @@ import dataclasses
 import posixpath
 import re
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import IO, Any, ClassVar, Literal
 from xml.etree import ElementTree
 
 from imagebeam import plural, storage
-from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats import base_format, box_signs
 from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.formats.annotations.syntax import Region, Row
 from imagebeam.transforms.images import image_objects
@@ -84,8 +84,13 @@ class Voc(base_format.ObjectFormat):
             names = folder_probe.spread(holder.ending(".xml"), _NUM_HEADS)[:_NUM_HEADS]
             heads = [probe.head(holder.below(name)) for name in names]
             if any(map(_MARK.search, heads)):
-                is_from_0 = any(map(_EDGE_0.search, heads))
-                yield dataclasses.replace(found, notes=(_NOTE_FROM_0,) if is_from_0 else (), often=(_COUNTED_FROM_0,))
+                boxes = [box for head in heads for box in Xml(origin=0).boxes_in(head, {})]
+                of_splits = Xml().doubt_on_splits(heads, folder_probe.split_meant(holder.path))
+                judged = box_signs.judge(boxes, Xml.BOXES, "source.voc")
+                is_from_0 = not judged.doubts and any(map(_EDGE_0.search, heads))
+                notes = [*([_NOTE_FROM_0] if is_from_0 else []), *filter(None, [Xml().unstored(heads)]), *judged.notes]
+                doubts = (*found.doubts, *judged.doubts, *([of_splits] if of_splits else []))
+                yield dataclasses.replace(found, notes=tuple(notes), often=(_COUNTED_FROM_0,), doubts=doubts)
                 return
 
 
@@ -265,7 +270,9 @@ def _listed_parts(root: str, images: str) -> Iterator[input_places.Part]:
 
 _ROOT = "annotation"
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
-_OF_OBJECT = ("name", "pose", "truncated", "difficult", *(f"bndbox/{edge}" for edge in _EDGES))
+_OF_OBJECT = ("name", "pose", "truncated", "difficult", "bndbox")
+_FIELDS = (*_OF_OBJECT[:-1], *(f"bndbox/{edge}" for edge in _EDGES))
+_OF_IMAGE = ("object", "size", "folder", "filename", "path", "source", "owner", "segmented")
 _UNSPECIFIED = "Unspecified"  # the format's own word for an unknown pose
 _NAMES = re.compile(rb"<object>\s*<name>([^<&]+)</name>")
 
@@ -341,14 +348,41 @@ class Xml(syntax.Syntax):
         root = parse(file.read())
         yield Row("", "", None, _size_of(root))
         for number, element in enumerate(root.findall("object"), 1):
-            fields = _texts(element, _OF_OBJECT, f" in object {number}")
+            fields = _texts(element, _FIELDS, f" in object {number}")
             yield Row("", f"object {number}", fields.get("name") or syntax.UNKNOWN, fields)
+
+    def unstored(self, heads: Iterable[bytes]) -> str:
+        heads = [*heads]
+        objects = [each for head in heads for each in _elements_of(head) if each.tag == "object"]
+        found = {
+            "objects": [each.tag for element in objects for each in element if _says_more(each, _OF_OBJECT)],
+            "images": [name for head in heads for name, _ in self.fields_in(head)],
+        }
+        lines = [f"{', '.join(dict.fromkeys(names))} of {what}" for what, names in found.items() if names]
+        return f"the elements {' and '.join(lines)} are not stored" if lines else ""
+
+    def fields_in(self, head: bytes) -> Iterator[tuple[str, str]]:
+        for each in _elements_of(head):
+            if _says_more(each, _OF_IMAGE):
+                yield each.tag, "".join(each.itertext()).strip()
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region:
         xmin, xmax, ymin, ymax = syntax.box_of_edges(*syntax.numbers(fields, *_EDGES))
         flags = (_flag(fields.get(flag), flag) for flag in ("difficult", "truncated"))
         view = image_objects.encode_text(fields.get("pose") or _UNSPECIFIED)
         return Region((xmin - self.origin, xmax, ymin - self.origin, ymax), more=(*flags, view))
+
+
+def _elements_of(head: bytes) -> list[ElementTree.Element]:
+    """Returns the elements of an image; none if more than the first bytes of its file are needed."""
+    try:
+        return [*parse(head)]
+    except ValueError:
+        return []
+
+
+def _says_more(element: ElementTree.Element, stored: Collection[str]) -> bool:
+    return element.tag not in stored and "".join(element.itertext()).strip() not in ("", "0")
 
 
 def _size_of(root: ElementTree.Element) -> tuple[int, int]:

@@ -7,12 +7,12 @@ import functools
 import math
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from imagebeam import errors, plural, storage
 from imagebeam.storage import remote
-from imagebeam.transforms.formats import base_format, yolo_labels
+from imagebeam.transforms.formats import base_format, box_signs, yolo_labels
 from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotated_files, folder_probe, image_source, input_places
 from imagebeam.transforms.sources.folder_probe import Change, Finding, name_some
@@ -24,6 +24,7 @@ _CLASS_FILES = (
     "labels/train/classes.txt",
     "train/labels/classes.txt",
 )
+_BESIDE_IMAGES = ("classes.txt", "_darknet.labels")  # in the folder of each split, as LabelImg and Roboflow write them
 _MAX_YAML_MIB = 1
 _DATA_FILE = "data.yaml"
 _YAML = (".yaml", ".yml")
@@ -49,7 +50,8 @@ class Yolo(base_format.Format):
     """Name of the folders of label files."""
     classes: str | tuple[str, ...] | None = None
     """Names of the classes in the order of their numbers, or a file below `source.uri` with a name on each line. By
-    default the names in `data`, or the file `classes.txt` or `obj.names`."""
+    default the names in `data`, or the file `classes.txt` or `obj.names`, or `classes.txt` or `_darknet.labels` in the
+    folders of images."""
     base: base_format.ClassBase = 0
     """Added to the number of a class, makes the id that is stored: 1 if a trainer takes 0 for the background."""
     polygons: Literal["box", "reject"] = "box"
@@ -90,7 +92,8 @@ class Yolo(base_format.Format):
 
     def reads(self, probe: folder_probe.FolderProbe, at: str) -> base_format.Reads:
         parts = find(probe.uri(at), self).parts
-        names = (*_CLASS_FILES, *(f"*{extension}" for extension in _YAML))
+        beside = (posixpath.join(part.path, name) for part in parts for name in _BESIDE_IMAGES)
+        names = (*_CLASS_FILES, *beside, *(f"*{extension}" for extension in _YAML))
         return base_format.Reads.of_parts(parts, self._rule.files_of, names)
 
     @classmethod
@@ -119,16 +122,43 @@ class Yolo(base_format.Format):
             pairs = sorted({posixpath.splitext(name)[0] for name in folder.ending(".txt")} & folder.stems)
             some = folder_probe.spread(pairs, _NUM_HEADS)[:_NUM_HEADS]
             heads = [probe.head(folder.below(f"{stem}.txt")).strip() for stem in some]
-            if any(heads) and all(map(_is_yolo, filter(None, heads))):
+            if any(heads) and all(map(is_yolo, filter(None, heads))):
                 where = f" in {folder.path}" if folder in inner else ""
                 evidence = f"{folder.count_having(len(pairs), 'image')} a .txt file with boxes beside them{where}"
                 settings = {"source.yolo.images": {"train": folder_probe.prefix_of(folder, at)[:-1]}} if where else {}
                 yield _with_notes(probe, at, Finding("yolo", evidence, settings, (), often), heads)
                 return
+        yield from _find_named(probe, at, often)
 
 
 _NUM_HEADS = 5  # label files that are looked into
 _NUM_FOLDERS = 10  # beside those of splits, in which x.txt is looked for beside x.jpg
+
+
+def _find_named(probe: folder_probe.FolderProbe, at: str, often: tuple[Change, ...]) -> Iterator[Finding]:
+    """Finds the folders of images that a YAML file names, with labels of YOLO beside them."""
+    root = probe.look(at)
+    files = [name for name in root.ending(*_YAML) if _NAMES_IMAGES.search(probe.head(root.below(name)))]
+    if not files:
+        return
+    try:
+        parts = find(probe.uri(at), Yolo()).parts
+    except errors.ConfigError:  # the classes or folders that it names are not there
+        return
+    heads = []
+    for part in parts:
+        images = probe.look(posixpath.join(at, part.path))
+        paths = map(
+            folder_probe.prefix_of(images, at).__add__, folder_probe.spread(images.images, _NUM_HEADS)[:_NUM_HEADS]
+        )
+        labels = [posixpath.join(at, label) for path in paths for label in Yolo()._rule.files_of(path)]
+        heads += [probe.head(label) for label in labels if probe.holds(label)]
+    if any(heads) and all(map(is_yolo, filter(None, heads))):
+        evidence = f"{files[0]} names {folder_probe.and_list([part.path for part in parts])}, which have labels of YOLO"
+        yield _with_notes(probe, at, Finding("yolo", evidence, {}, (), often), heads)
+
+
+_NAMES_IMAGES = re.compile(rb"(?m)^(train|val)\s*:")
 
 
 def _pair(
@@ -171,7 +201,14 @@ def _with_notes(probe: folder_probe.FolderProbe, at: str, finding: Finding, head
         notes.append("each line has four points, as turned boxes have: the upright boxes around them are stored")
     elif most > _OBB_FIELDS - 3:
         notes.append("the outlines of objects are not stored: lines of polygons become the boxes around them")
-    if b"names:" not in data and {"classes.txt", "obj.names"}.isdisjoint(root.files):
+    boxes = [_numbers_of(line[1:5]) for line in lines if len(line) in (5, 6) or b"kpt_shape" in data]
+    judged = box_signs.judge(
+        [(box, box_signs.SHARES) for box in boxes if len(box) == 4], box_signs.CENTERED, "source.yolo"
+    )
+    doubts += judged.doubts
+    notes += judged.notes
+    named = {name for folder in folder_probe.split_places(probe, at) for name in folder.files}
+    if b"names:" not in data and {"obj.names", *_BESIDE_IMAGES}.isdisjoint(named):
         notes.append("if no file here names the classes, list them in source.yolo.classes, such as [cat, dog]")
     return dataclasses.replace(finding, notes=tuple(notes), doubts=tuple(doubts))
 
@@ -181,10 +218,9 @@ _OBB_FIELDS = 9  # class and four points
 
 def _are_keypoints(line: list[bytes]) -> bool:
     """Returns whether what follows the first four numbers are points in the box of these."""
-    try:
-        x, y, width, height, *rest = map(float, line[1:])
-    except ValueError:
+    if len(numbers := _numbers_of(line[1:])) < 4:
         return False
+    x, y, width, height, *rest = numbers
     return any(
         len(rest) % size == 0
         and all(
@@ -193,6 +229,14 @@ def _are_keypoints(line: list[bytes]) -> bool:
         )
         for size in (2, 3)
     )
+
+
+def _numbers_of(fields: Iterable[bytes]) -> list[float]:
+    """Returns the numbers that fields are; none if one is no number."""
+    try:
+        return [*map(float, fields)]
+    except ValueError:
+        return []
 
 
 _BOX_LINE = re.compile(rb"\d+(\s+-?[\d.]+(e-?\d+)?){4,}\s*")
@@ -212,7 +256,8 @@ def _other_texts(probe: folder_probe.FolderProbe, holder: folder_probe.Folder) -
 _NUMBERS = re.compile(rb"[-+.\de\s]+")
 
 
-def _is_yolo(head: bytes) -> bool:
+def is_yolo(head: bytes) -> bool:
+    """Returns whether the first line of a file is a box of YOLO, or a polygon."""
     line = next((line for line in head.splitlines() if line.strip()), b"")
     return _BOX_LINE.fullmatch(line.strip()) is not None
 
@@ -243,7 +288,6 @@ def find(uri: str, wanted: Yolo) -> YoloSet:
     found = _find_data(root) if name is None else (name, _read_data(storage.join(root, name), "source.yolo.data"))
     path, data = found if found is not None else ("", {})
     where = storage.join(root, path) if path else ""
-    classes = _classes(root, wanted, where, data)
     if wanted.images is not None:
         parts = input_places.given_parts(root, wanted.images, "source.yolo.images")
     elif where:
@@ -251,7 +295,7 @@ def find(uri: str, wanted: Yolo) -> YoloSet:
     else:
         parts = tuple(_parts_of_folders(root, wanted.image_folder))
     _check_parts(parts, where)
-    return YoloSet(root, parts, classes, _keypoints(where, data))
+    return YoloSet(root, parts, _classes(root, wanted, where, data, parts), _keypoints(where, data))
 
 
 def _check_parts(parts: tuple[input_places.Part, ...], where: str) -> None:
@@ -315,7 +359,9 @@ def _read_yaml(uri: str) -> Any:
         raise errors.ConfigError("yolo-data-no-yaml", f"{uri!r} is not YAML: {reason}") from e
 
 
-def _classes(root: str, wanted: Yolo, where: str, data: Mapping[str, Any]) -> image_objects.ClassNames:
+def _classes(
+    root: str, wanted: Yolo, where: str, data: Mapping[str, Any], parts: Sequence[input_places.Part]
+) -> image_objects.ClassNames:
     if wanted.classes is not None:
         return image_objects.ClassNames(
             input_places.read_classes(root, wanted.classes, "source.yolo.classes"), None, wanted.base
@@ -331,6 +377,8 @@ def _classes(root: str, wanted: Yolo, where: str, data: Mapping[str, Any]) -> im
     for path in _CLASS_FILES:
         if input_places.kind_of(storage.join(root, path)) == storage.FILE:
             return image_objects.ClassNames(input_places.read_classes(root, path, path), None, wanted.base)
+    if found := _classes_beside_images(root, [part.path for part in parts if not part.is_list]):
+        return image_objects.ClassNames(found, None, wanted.base)
     inner = None if where else next(filter(functools.partial(_is_set, root), input_places.names_in(root)), None)
     if inner is not None:
         raise input_places.give_inner(root, inner)
@@ -339,6 +387,25 @@ def _classes(root: str, wanted: Yolo, where: str, data: Mapping[str, Any]) -> im
         "yolo-no-classes",
         f"{have}, so the classes have no names; list them in source.yolo.classes, such as [cat, dog], or name a file",
     )
+
+
+def _classes_beside_images(root: str, folders: Sequence[str]) -> tuple[str, ...]:
+    """Returns the classes that files in the folders of images name; none if there are no such files.
+
+    Raises:
+        ConfigError: if files name different classes.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for path in [posixpath.join(folder, name) for folder in folders for name in _BESIDE_IMAGES]:
+        if input_places.kind_of(storage.join(root, path)) == storage.FILE:
+            found.setdefault(input_places.read_classes(root, path, path), path)
+    if len(found) > 1:
+        raise errors.ConfigError(
+            "yolo-classes-differ",
+            f"{' and '.join(found.values())} in {root!r} name other classes, and a number is one class in all splits: "
+            "convert each split alone, or list the classes in source.yolo.classes",
+        )
+    return next(iter(found), ())
 
 
 def _is_set(root: str, name: str) -> bool:

@@ -13,7 +13,7 @@ import io
 import itertools
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from imagebeam import errors, plural, storage
@@ -188,6 +188,16 @@ class FolderProbe:
         except (OSError, errors.ConfigError):
             return b""
 
+    def image_size(self, path: str) -> tuple[int, int] | None:
+        """Returns the width and height of an image; None if its beginning does not state them."""
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(self.head(path))) as image:
+                return image.size
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            return None
+
     def holds(self, path: str) -> bool:
         """Returns whether there is a file: by the listing of its folder, or directly where that was cut short."""
         folder, _, name = path.rpartition("/")
@@ -255,6 +265,11 @@ def splits_named(name: str) -> set[str]:
     """Returns the splits that the words of a name mean."""
     words = _WORD.findall(_BEFORE_CAPITAL.sub(" ", name).lower())
     return {name_signs.SPLIT_OF_WORD[word] for word in words if word in name_signs.SPLIT_OF_WORD}
+
+
+def may_be_split(name: str, values: Collection[str]) -> bool:
+    """Returns whether a field of images may say their split, by its name or by all of its values."""
+    return name.lower() in name_signs.SPLIT_COLUMNS or (bool(values) and None not in map(split_meant, values))
 
 
 def splits_in(names: Iterable[str]) -> dict[str, str]:

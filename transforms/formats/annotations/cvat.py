@@ -30,6 +30,7 @@ class Cvat(syntax.Syntax):
     UNSTORED = (
         ("tags of images", rb"<tag "),
         ("attributes", rb"<attribute name="),
+        ("angles of turned boxes", rb'\brotation="(?!0+(\.0*)?")'),
         ("marks of occlusion", rb'occluded="1"'),
     )
 

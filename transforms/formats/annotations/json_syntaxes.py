@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import urllib.parse
 from collections.abc import Iterator
 from typing import IO, Any
 
+from imagebeam.transforms.formats import box_signs
 from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.formats.annotations.syntax import Region, Row
 from imagebeam.transforms.sources import input_places
@@ -27,6 +29,7 @@ class CreateMl(syntax.Syntax):
     TITLE = "Create ML"
     SUFFIXES = (".json",)
     MARKS = (rb"^\s*\[", rb'"image(filename)?"\s*:', rb'"coordinates"\s*:\s*\{')
+    BOXES = box_signs.CENTERED
     ENTRIES = True
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
@@ -68,6 +71,11 @@ class Via(syntax.Syntax):
             for index, each in enumerate(map(_dict, regions.values() if isinstance(regions, dict) else regions), 1):
                 yield _via_row(image, f"region {index} of image {number}", *map(_dict, map(each.get, _VIA)))
 
+    def fields_in(self, head: bytes) -> Iterator[tuple[str, str]]:
+        for each in _FILE_ATTRIBUTES.findall(head):
+            for name, value in _TEXTS.findall(each):
+                yield name.decode("utf-8", "replace"), value.decode("utf-8", "replace")
+
     def _rows_of_csv(self, data: bytes) -> Iterator[Row]:
         columns = {name: (name,) for name in ("filename", "region_shape_attributes", "region_attributes")}
         for line, (image, *cells) in ((n, cells.values()) for n, cells in syntax.table_of(io.BytesIO(data), columns)):
@@ -99,6 +107,8 @@ class Via(syntax.Syntax):
         raise ValueError(f"the shape is {str(kind)[:80]!r}, expected rect, polygon, circle or ellipse")
 
 
+_FILE_ATTRIBUTES = re.compile(rb'"file_attributes"\s*:\s*\{([^{}]*)\}')
+_TEXTS = re.compile(rb'"([^"]+)"\s*:\s*"([^"]+)"')
 _VIA = ("shape_attributes", "region_attributes")
 
 

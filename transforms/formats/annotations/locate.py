@@ -9,12 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from imagebeam import plural
+from imagebeam.transforms.formats import box_signs
 from imagebeam.transforms.formats.annotations.syntax import OtherFormError, Syntax
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, NEARLY_ALL, Folder, FolderProbe, split_meant
 
 _TEMPLATES = ("{name}", "{name}/images/{name}")  # the second one is of the Data Science Bowl of 2018
+_OPTION = "source.annotations"
 _NUM_HEADS = 3  # files of one image that are looked into
+_NUM_SIZES = 8  # images of a file whose sizes are read
 _NUM_NAMES = 20  # names in a file that are looked for
 _NUM_INNER = 10  # folders in which images of a file are looked for
 _MANY = 4  # times as many files as folders that are looked into: such files are of one image each
@@ -61,19 +64,21 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
     for images, texts in syntax.FOLDERS or ():
         found, evidence = [], []
         num_images = num_paired = 0
-        heads = list[bytes]()
+        heads, boxes = list[bytes](), list[box_signs.Box]()
         for holder in syntax.holders(probe, at, most):
             if not {images, texts.partition("/")[0]} - {""} <= {*holder.folders}:
                 continue
             folder = probe.look(holder.below(images)) if images else holder
             other = probe.look(holder.below(texts)) if texts else holder
             names = folder.images if syntax.WHOLE_NAMES else [posixpath.splitext(name)[0] for name in folder.images]
-            files = [f"{name}{syntax.SUFFIXES[0]}" for name in names]
-            paired = [name for name in files if name in other.files]
+            image_of = {f"{name}{syntax.SUFFIXES[0]}": image for name, image in zip(names, folder.images)}
+            paired = [name for name in image_of if name in other.files]
             if paired and (is_known or _are_of(syntax, probe, other, paired)):
                 found.append(Place(split_meant(holder.path) or "train", folder_probe.prefix_of(folder, at)[:-1]))
                 num_images, num_paired = num_images + len(names), num_paired + len(paired)
-                heads += _heads(probe, other, paired)
+                for name in folder_probe.spread(paired, _NUM_HEADS)[:_NUM_HEADS]:
+                    heads.append(probe.head(other.below(name)))
+                    boxes += syntax.boxes_in(heads[-1], {"": probe.image_size(folder.below(image_of[name]))})
                 evidence.append(
                     f"{folder.path} in {other.path}" if folder is not other else folder.path or "the folder"
                 )
@@ -91,6 +96,8 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
                 notes = (f"{objects} in {looked} that were looked at, such as points, lines or masks, are not stored",)
             if unstored := syntax.unstored(heads):
                 notes += (unstored,)
+            judged = box_signs.judge(boxes, syntax.BOXES, _OPTION)
+            doubts, notes = doubts + judged.doubts, notes + judged.notes
             folders = images or "images", texts or images or "images"
             return Places(tuple(found), folders, "{name}", shown, doubts, notes)
     return None
@@ -175,8 +182,14 @@ def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
             objects = plural.count(file.num_other, "object")
             notes.append(f"{objects} in the beginning of {file.path}, such as points, lines or masks, are not stored")
         heads.append(probe.head(file.path))
+        if of_splits := syntax.doubt_on_splits(heads[-1:], split_meant(file.path)):
+            doubts.append(f"{file.path}: {of_splits}")
         if question := syntax.question(heads[-1]):
             doubts.append(f"{file.path}: {question}")
+        boxes = [*syntax.boxes_in(heads[-1], _sizes_of(probe, folder, template, file.names))]
+        judged = box_signs.judge(boxes, syntax.BOXES, _OPTION)
+        doubts += [each for each in judged.doubts if not question]
+        notes += judged.notes
         where = folder.path or "the folder"
         if share < NEARLY_ALL:
             doubts.append(f"{share:.0%} of the images that {file.path} names are in {where}")
@@ -228,6 +241,14 @@ def _folders(probe: FolderProbe, root: Folder, holder: Folder, split: str) -> It
         for name in folder_probe.likely_first(folder, 2) if not folder.images else ():
             if split_meant(name) in (split, None):
                 yield probe.look(folder.below(name))
+
+
+def _sizes_of(
+    probe: FolderProbe, folder: Folder, template: str, names: Sequence[str]
+) -> dict[str, tuple[int, int] | None]:
+    """Returns width and height of the first images of a file, by name; without those that cannot be read."""
+    paths = {name: folder.below(template.format(name=name)) for name in names[:_NUM_SIZES]}
+    return {name: probe.image_size(path) for name, path in paths.items() if probe.holds(path)}
 
 
 def _has_image(probe: FolderProbe, folder: Folder, name: str) -> bool:

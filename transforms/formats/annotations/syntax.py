@@ -20,6 +20,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, ClassVar, Literal, NamedTuple
 
+from imagebeam.transforms.formats import box_signs
 from imagebeam.transforms.images import image_objects, object_masks
 from imagebeam.transforms.sources import folder_probe
 
@@ -65,12 +66,13 @@ class Syntax(abc.ABC):
 
     TITLE: ClassVar[str]  # such as "KITTI"
     SUFFIXES: ClassVar[tuple[str, ...]]  # names of its files end in one of these
-    MARKS: ClassVar[tuple[bytes, ...]]  # patterns, each of which is in the beginning of each file that has objects
+    MARKS: ClassVar[tuple[bytes, ...]] = ()  # patterns, each of which is in the beginning of each file that has objects
     # Folders of images with the folder of their annotations beside it; "" is for files beside the images. None: a file
     # is of many images.
     FOLDERS: ClassVar[tuple[tuple[str, str], ...] | None] = None
     WHOLE_NAMES: ClassVar[bool] = False  # whether files are named x.jpg.json
     MORE: ClassVar[tuple[str, ...]] = ()  # further features: keys of features.STANDARD
+    BOXES: ClassVar[str] = box_signs.CORNERS  # form of the four numbers of a box
     SHARES: ClassVar[bool] = False  # whether numbers are shares of the image's width and height, and no pixels
     UNSTORED: ClassVar[tuple[tuple[str, bytes], ...]] = ()  # what else files may say, and a pattern of where they do
     OUTLINES: ClassVar[bool] = False  # whether objects have outlines, which can be stored as masks
@@ -149,12 +151,56 @@ class Syntax(abc.ABC):
         found = [what for what, pattern in self.UNSTORED if re.search(pattern, text)]
         return f"{folder_probe.and_list(found)} are not stored" if found else ""
 
+    def fields_in(self, head: bytes) -> Iterator[tuple[str, str]]:
+        """Yields names and values of what the first bytes of a file say of images, and is not stored."""
+        return iter(())
+
+    def doubt_on_splits(self, heads: Iterable[bytes], split: str | None) -> str:
+        """Returns a doubt if files say splits of images that differ from the one that their folder means; or ""."""
+        found: dict[str, set[str]] = {}
+        for name, value in (each for head in heads for each in self.fields_in(head)):
+            found.setdefault(name, set()).add(value)
+        for name, values in found.items():
+            if folder_probe.may_be_split(name, values) and {*map(folder_probe.split_meant, values)} != {split}:
+                shown = folder_probe.name_some(sorted(values))
+                return f"{name} of images may be the split ({shown}), which is not read: {_LISTS}"
+        return ""
+
+    def boxes_in(self, head: bytes, sizes: Mapping[str, box_signs.Size | None]) -> Iterator[box_signs.Box]:
+        """Yields the boxes in the first bytes of a file, unless they are made of masks.
+
+        Args:
+            head: the first bytes.
+            sizes: width and height of images, by name; "" is the one of a file of one image. If the file states a size,
+                that one counts.
+        """
+        size = sizes.get("")
+        try:
+            rows = self.first_rows(head, len(head) < folder_probe.HEAD_BYTES, is_known=True) or []
+        except OtherFormError:
+            return
+        for row in rows if not self.MASKS else ():
+            if self.SIZED and row.name is None:
+                size = row.fields[::-1]
+            elif (region := self._region_of(row)) is not None:
+                (xmin, xmax, ymin, ymax), of_image = region.box, sizes.get(row.image, size)
+                of_image = region.size[::-1] if region.size is not None else of_image
+                written = box_signs.as_written((xmin, ymin, xmax, ymax), self.BOXES)
+                yield written, box_signs.SHARES if self.SHARES else of_image
+
     def has_other_shape(self, row: Row) -> bool:
         """Returns whether the object of a row is of a shape that is not stored."""
         try:
             return bool(row.name) and self.region(row.fields, _ANY_SIZE) is None
         except ValueError:
             return False
+
+    def _region_of(self, row: Row) -> Region | None:
+        """Returns the place of the object of a row; None if it has none that can be used."""
+        try:
+            return self.region(row.fields, _ANY_SIZE) if row.name else None
+        except ValueError:
+            return None
 
     def _is_placed(self, row: Row) -> bool:
         try:
@@ -164,6 +210,7 @@ class Syntax(abc.ABC):
         return True
 
 
+_LISTS = "write the names of the images of each split into a list, and set split={by: lists, lists: {train: LIST, ...}}"
 _ANY_SIZE = 1 << 16, 1 << 16  # for a look at fields before the size is known
 
 

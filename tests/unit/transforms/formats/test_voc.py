@@ -31,10 +31,13 @@ def parts_of(found: Found) -> list[tuple[str, str]]:
     return [(part.split, part.path) for part in found[0]]
 
 
+_PARTS = "the elements part of objects are not stored"
+
+
 def test_boxes_that_count_from_0_are_noted_and_xml_without_boxes_is_another_format(tmp_path: pathlib.Path) -> None:
     detection_sets.write_voc_folders(tmp_path, {"train": [1, 2, 3]})
     found = recognize_folder.recognize(str(tmp_path))
-    assert found.sure is not None and (found.sure.preset, found.sure.notes) == ("voc", ())
+    assert found.sure is not None and (found.sure.preset, found.sure.notes) == ("voc", (_PARTS,))
     path = tmp_path / "train/2.xml"
     path.write_text(path.read_text().replace("</object>", "<bndbox><xmin>0</xmin></bndbox></object>"))
     found = recognize_folder.recognize(str(tmp_path))

@@ -141,6 +141,16 @@ def test_wrong_data_yaml_is_an_error(tmp_path: pathlib.Path, text: str, code: st
         find(tmp_path)
 
 
+def test_classes_beside_images_are_those_of_all_splits(tmp_path: pathlib.Path) -> None:
+    make_folders(tmp_path, "train", "valid")
+    (tmp_path / "train/classes.txt").write_text("cat\ndog\n")
+    (tmp_path / "valid/_darknet.labels").write_text("cat\ndog\n")
+    assert find(tmp_path).classes.names == ("cat", "dog")
+    (tmp_path / "valid/_darknet.labels").write_text("dog\ncat\n")
+    with error_texts.raises("yolo-classes-differ"):
+        find(tmp_path)
+
+
 def test_wrong_places_are_errors(tmp_path: pathlib.Path) -> None:
     make_folders(tmp_path, "images")
     for code, wanted in [
