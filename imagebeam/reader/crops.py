@@ -15,6 +15,7 @@ _ANTIALIAS_GAP = 2  # with antialias an image is decoded reduced only while it s
 NUM_TRIALS = 10  # to find a random part inside the image, as torchvision's RandomResizedCrop
 NUM_UNIFORMS = 2 * NUM_TRIALS + 3  # random numbers for one example; the last is that of the flip
 FLIP = NUM_UNIFORMS - 1
+_CUTS = ("random", "cover", "center")  # crops that take a part which fills the size; of small images the middle
 
 
 def windows(
@@ -44,7 +45,7 @@ def windows(
     else:
         zeros = np.zeros(len(height), np.int32)
         found = np.stack([zeros, zeros, height, width], axis=1).astype(np.int32)
-    if options.pads_small:
+    if options.pads_small and options.crop in _CUTS:
         small = _are_small(height, width, options)
         found[small] = _small_windows(height[small], width[small], options)[0]
     return found
@@ -69,9 +70,10 @@ def places(
         found = _padded_windows(height, width, uniforms, options)[1]
     elif options.crop == "letterbox":
         sides = np.maximum(np.stack([height, width], axis=1), 1)
-        scale = (np.array(options.size) / sides).min(axis=1, keepdims=True)
-        resized = np.clip(np.rint(sides * scale), 1, options.size)
-        found = np.concatenate([(np.array(options.size) - resized) // 2, resized], axis=1).astype(np.int32)
+        scale = np.minimum((np.array(options.size) / sides).min(axis=1, keepdims=True), _greatest_factor(options))
+        found = _in_the_middle(np.clip(np.rint(sides * scale), 1, options.size), options)
+    elif options.pads_small and options.crop == "resize_shorter":
+        found = _in_the_middle(_resized(height, width, options)[1], options)
     elif options.pads_small:
         small = _are_small(height, width, options)
         found = np.tile(np.array([0, 0, *options.size], np.int32), (len(height), 1))
@@ -104,21 +106,31 @@ def _padded_windows(
     return parts, found
 
 
+def _in_the_middle(sides: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:
+    """Returns the places of images of these heights and widths: int32 [n, 4]."""
+    return np.concatenate([(np.array(options.size) - sides) // 2, sides], axis=1).astype(np.int32)
+
+
+def _greatest_factor(options: options_lib.ReadOptions) -> float:
+    """Returns by how much images may be enlarged; those that would be more are padded."""
+    return options.max_enlarge if options.max_enlarge is not None and options.pads_small else math.inf
+
+
 def _are_small(height: np.ndarray, width: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:
     """Returns which images would be enlarged by more than max_enlarge to cover the size: bool [n]."""
-    return aspect_buckets.enlargement(np.maximum(height, 1), np.maximum(width, 1), options.size) > options.max_enlarge
+    times = aspect_buckets.enlargement(np.maximum(height, 1), np.maximum(width, 1), options.size)
+    return times > _greatest_factor(options) * (options.center_fraction if options.crop == "center" else 1)
 
 
 def _small_windows(
     height: np.ndarray, width: np.ndarray, options: options_lib.ReadOptions
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the part of each small image that is taken, enlarged by max_enlarge, and where in the size it goes."""
-    times, size = options.max_enlarge or 1, np.array(options.size)
+    times, size = _greatest_factor(options), np.array(options.size)
     sides = np.maximum(np.stack([height, width], axis=1), 1)
     counts = np.minimum(sides, np.ceil(size / times)).astype(np.int32)
-    resized = np.clip(np.rint(counts * times), 1, size).astype(np.int32)
     parts = np.concatenate([(sides - counts) // 2, counts], axis=1).astype(np.int32)
-    return parts, np.concatenate([(size - resized) // 2, resized], axis=1).astype(np.int32)
+    return parts, _in_the_middle(np.clip(np.rint(counts * times), 1, size), options)
 
 
 def windows_alike(
@@ -229,7 +241,7 @@ def frames(
         top + (y + 0.5) * row step below the first row of the part, in pixels of the image.
     """
     if options.crop == "resize_shorter":
-        found = _resized_frames(height, width, options)
+        found, _ = _resized(height, width, options)
         found[:, 0] -= parts[:, 0]
         found[:, 2] -= parts[:, 1]
         return found
@@ -266,33 +278,40 @@ def reduced_windows(parts: np.ndarray, factors: np.ndarray, options: options_lib
     return np.concatenate([first, np.maximum(parts[:, 2:] // factor, 1)], axis=1)
 
 
-def _resized_frames(height: np.ndarray, width: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:
+def _resized(height: np.ndarray, width: np.ndarray, options: options_lib.ReadOptions) -> tuple[np.ndarray, np.ndarray]:
     """Returns as `frames` the middle of each image that is resized until its shorter side is as long as wanted.
 
     If `options.size` is not square, the side counts that is shorter compared with it. Sides are rounded as in
-    torchvision.transforms.Resize and CenterCrop, so that pixels are at the same places.
+    torchvision.transforms.Resize and CenterCrop, so that pixels are at the same places. An image that would be enlarged
+    too much is resized less, and has fewer pixels than the size.
+
+    Returns:
+        float64 [n, 4]: the frames, in pixels of the image.
+        float64 [n, 2]: height and width of the middle, the size unless the image is small.
     """
     wanted = np.maximum(np.rint(np.array(options.size) / options.center_fraction), options.size)
     sides = np.maximum(np.stack([height, width], axis=1), 1).astype(np.float64)  # float64: whole numbers are exact
     is_limit = sides[:, 0] * wanted[1] <= sides[:, 1] * wanted[0]  # whether the height is the shorter side
     shorter = np.where(is_limit, sides[:, 0], sides[:, 1])
     target = np.where(is_limit, wanted[0], wanted[1])
+    greatest = np.maximum(np.rint(shorter * _greatest_factor(options)), 1)
+    is_small, target = greatest < target, np.minimum(target, greatest)
     longer = np.floor(target * np.where(is_limit, sides[:, 1], sides[:, 0]) / shorter)
     resized = np.where(is_limit[:, None], np.stack([target, longer], 1), np.stack([longer, target], 1))
-    resized = np.maximum(resized, options.size)
-    step = sides / resized
-    start = np.rint((resized - options.size) / 2) * step
-    return np.stack([start[:, 0], step[:, 0], start[:, 1], step[:, 1]], axis=1)
+    resized = np.where(is_small[:, None], resized, np.maximum(resized, options.size))
+    shown, step = np.minimum(resized, options.size), sides / resized
+    start = np.rint((resized - shown) / 2) * step
+    return np.stack([start[:, 0], step[:, 0], start[:, 1], step[:, 1]], axis=1), shown
 
 
 def _resized_windows(height: np.ndarray, width: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:
-    """Returns the part of each image that a filter needs for `_resized_frames`: the frame and a margin around it."""
-    found = _resized_frames(height, width, options)
+    """Returns the part of each image that a filter needs for `_resized`: the frame and a margin around it."""
+    found, shown = _resized(height, width, options)
     support = {"bilinear": 1, "bicubic": 2}[options.interpolation]
     ranges = []
     for axis, side in enumerate((height, width)):
         start, step = found[:, 2 * axis], found[:, 2 * axis + 1]
         margin = support * np.maximum(step, 1) + 1
         first = np.floor(np.maximum(start - margin, 0))
-        ranges += [first, np.minimum(np.ceil(start + step * options.size[axis] + margin), np.maximum(side, 1)) - first]
+        ranges += [first, np.minimum(np.ceil(start + step * shown[:, axis] + margin), np.maximum(side, 1)) - first]
     return np.stack([ranges[0], ranges[2], ranges[1], ranges[3]], axis=1).astype(np.int32)

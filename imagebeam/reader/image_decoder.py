@@ -63,11 +63,11 @@ class Wanted(NamedTuple):
         sides, cuts, size = self.sizes, self.cuts, size or _common_size(self)
         start, step = np.zeros(sides.shape), np.ones(sides.shape)
         if cuts.parts is not None:
-            start, step = cuts.parts[:, :2].astype(np.float64), cuts.parts[:, 2:] / size
+            start = cuts.parts[:, :2].astype(np.float64)
+            step = cuts.parts[:, 2:] / (size if cuts.places is None else cuts.places[:, 2:])
         if cuts.frames is not None:
             start, step = start + cuts.frames[:, ::2], cuts.frames[:, 1::2]
         if cuts.parts is not None and cuts.places is not None:
-            step = cuts.parts[:, 2:] / cuts.places[:, 2:]
             first = cuts.places[:, :2].copy()
             first[cuts.flips, 1] = size[1] - first[cuts.flips, 1] - cuts.places[cuts.flips, 3]  # as if not mirrored
             start = start - first * step

@@ -208,7 +208,10 @@ class ReadOptions(bucket_options.BucketOptions):
         if self.image_size is None and self.batch_size is not None and self.patches is None:
             yield "image_size=None keeps the size of each image, and a batch needs images of one size; give one"
         if self.images and self.places_images:
-            yield f"crop={self.crop!r} is of the image alone, and images names others: use another crop, or map"
+            given, remedy = f"crop={self.crop!r}", "use another crop, or map"
+            if self.pads_small:
+                given, remedy = 'too_small="pad"', "leave it out"
+            yield f"{given} is of the image alone, and images names others: {remedy}"
         if self.views is not None and len({each.options.filters for each in self.pictures()}) > 1:
             yield 'a view with crop="resize_shorter" is resized with a filter, and another is not: give antialias=True'
         for name in ("supervised", "images", "max_images", "objects", "segmentation"):

@@ -32,9 +32,11 @@ class PictureOptions:
         area: least and greatest part of the image's area in the random crop.
         aspect_ratio: least and greatest width over height of the random crop.
         center_fraction: part of the shorter side in the center crop: 224 of 256 as in most evaluations.
-        max_enlarge: greatest factor by which an image may be enlarged to cover its size; None for any.
+        max_enlarge: greatest factor by which an image may be enlarged to cover its size; None for any. It is of the
+            whole image: the part that crop="random" takes is enlarged by more.
         too_small: what becomes of images for which no bucket is small enough: "drop", or "pad" for an image enlarged by
-            max_enlarge in the middle of `fill`, in the bucket that its aspect ratio fits.
+            max_enlarge in the middle of `fill`, in the bucket that its aspect ratio fits. Without buckets "pad" is of
+            images that their crop would enlarge by more.
         patches: side of the patches, in pixels, that images come in, in place of "image": each image is resized, in its
             aspect ratio, to as many whole patches as fit into max_patches, and a batch has "patches", [batch,
             max_patches, patches * patches * channels], "patch_coord", int32 [batch, max_patches, 2], row and column of
@@ -105,6 +107,11 @@ class PictureOptions:
             )
         if self.crop is None and self.changes_images:
             yield "color_jitter and erasing change images of one size, and crop=None keeps their own: give a crop"
+        if self.pads_small and self.crop in (None, "pad", "squash") and self.patches is None:
+            yield (
+                f'too_small="pad" limits by how much an image is enlarged in its aspect ratio, and crop is '
+                f'{self.crop!r}: give another crop, such as "letterbox" for whole images, or leave it out'
+            )
         if self.crop == "pad" and self.pad_pixels >= min(self.size):
             yield f"pad_pixels is {self.pad_pixels}, and crops of {min(self.size)} px could be all border: give less"
         if self.dtype in ("uint8", "uint16") and self.normalize is not None:

@@ -10,6 +10,7 @@ from tests import case_tables, error_texts
 SIZES = ((8, 8), (8, 16))
 IN_BUCKETS: dict[str, Any] = {"buckets": SIZES}
 IN_PATCHES: dict[str, Any] = {"patches": 8}
+PADDED: dict[str, Any] = {"max_enlarge": 2, "too_small": "pad"}
 CONFLICTS: dict[str, tuple[int | None, dict[str, Any]]] = {
     "max_pixels without buckets": (2, {"max_pixels": 100}),
     "batch_multiple without buckets": (2, {"batch_multiple": 2}),
@@ -42,6 +43,10 @@ CONFLICTS: dict[str, tuple[int | None, dict[str, Any]]] = {
     "patches of lists": (2, {**IN_PATCHES, "max_images": 2}),
     "patches in pairs": (2, {**IN_PATCHES, "supervised": True}),
     "patches with a border": (2, {**IN_PATCHES, "max_enlarge": 2, "too_small": "pad"}),
+    "small images squashed": (2, {**IN_BUCKETS, **PADDED, "crop": "squash"}),
+    "small images not resized": (2, {**PADDED, "crop": "pad"}),
+    "small images as they are": (None, {**PADDED, "crop": None, "image_size": None}),
+    "small images and others": (2, {**IN_BUCKETS, **PADDED, "images": ["segmentation"]}),
     "border of nothing": (2, {**IN_BUCKETS, "too_small": "pad"}),
     "changed patches": (2, {**IN_PATCHES, "erasing": 0.5}),
 }

@@ -39,11 +39,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "changed": {**_IN_C, "flip": True},
     "padded": {"pad": True, "num_epochs": EPOCHS},
     "small padded": {"max_enlarge": 0.7, "too_small": "pad", "fill": (1, 2, 3), "flip": True},
+    "small in letterboxes": {"crop": "letterbox", "max_enlarge": 0.5, "too_small": "pad", "flip": True},
+    "small resized": {"crop": "resize_shorter", "max_enlarge": 0.5, "too_small": "pad", "flip": True},
     "places": {"objects": imagebeam.Objects(max=4), "segmentation": imagebeam.Segmentation(), "flip": True},
     "map": {"map": lambda example, rng: {**example, "draw": rng.integers(1 << 62), "mean": example["image"].mean()}},
     "lists": {"features": ("image/key", "image/object/class/text"), "images": ("segmentation",)},
 }
-IN_C = ("letterbox", "changed", "small padded")
+IN_C = ("letterbox", "changed", "small padded", "small in letterboxes", "small resized")
 
 
 @pytest.fixture(scope="module")

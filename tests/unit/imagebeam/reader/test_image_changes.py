@@ -14,7 +14,7 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import features
-from imagebeam.reader import crops, image_changes
+from imagebeam.reader import crops, image_changes, image_decoder
 from imagebeam.reader import options as options_lib
 from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import written
@@ -146,6 +146,54 @@ def test_letterbox_is_the_image_resized_inside_of_the_fill(sides: tuple[int, int
     expected = expected[:, ::-1] if flip else expected
     difference = np.abs(found - expected)
     assert difference.max() <= 1 and not difference[expected == [9, 8, 7]].any()
+
+
+@pytest.mark.parametrize("crop", ["cover", "center", "resize_shorter", "letterbox"])
+@hypothesis.given(
+    sides=st.tuples(*[st.integers(100, 400)] * 2),
+    size=st.tuples(*[st.integers(50, 300)] * 2),
+    limit=st.floats(0.3, 3),
+    fraction=st.sampled_from([1.0, 0.875]),
+    antialias=st.booleans(),
+    flip=st.booleans(),
+)
+def test_padded_images_are_enlarged_by_max_enlarge_at_most(
+    crop: str,
+    sides: tuple[int, int],
+    size: tuple[int, int],
+    limit: float,
+    fraction: float,
+    antialias: bool,
+    flip: bool,
+) -> None:
+    """In their aspect ratio; where the crop enlarges them by less, they are as without `too_small`."""
+    options = {"crop": crop, "image_size": size, "center_fraction": fraction, "antialias": antialias, "batch_size": 1}
+    padded, plain = ({**options, "max_enlarge": limit, "too_small": "pad"}, options)
+    factors = np.array(size) / sides
+    wanted = {"cover": factors.max(), "letterbox": factors.min()}.get(crop, factors.max() / fraction)
+    factor = min(wanted, limit)
+    found = _cut(sides, flip, padded)
+    top, left, rows, columns = found["place"]
+    assert np.allclose(1 / found["step"], factor, rtol=0.05)
+    expected = np.minimum(np.array(sides) * factor, size)
+    assert np.allclose((rows, columns), expected, rtol=0.03, atol=1.5)
+    assert abs(size[0] - rows - 2 * top) <= 1 and abs(size[1] - columns - 2 * left) <= 1
+    if wanted < 0.95 * limit:
+        assert all(np.array_equal(found[name], each) for name, each in _cut(sides, flip, plain).items())
+
+
+def _cut(sides: tuple[int, int], flip: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the part of an image, its place in the batch, and the pixels of the image for one of the batch."""
+    asked = options_lib.ReadOptions(**options)
+    height, width = (np.array([side]) for side in sides)
+    uniforms, flips = np.zeros((1, crops.NUM_UNIFORMS), np.float32), np.array([flip])
+    parts = crops.windows(height, width, uniforms, asked)
+    places = crops.places(height, width, uniforms, flips, asked)
+    frames = crops.frames(height, width, parts, asked, places) if asked.filters else None
+    cuts = image_decoder.Cuts(parts, frames, flips, places)
+    wanted = image_decoder.Wanted([b""], [b""], np.array([sides]), None, cuts)
+    [place] = np.array([[0, 0, *asked.size]]) if places is None else places
+    return {"part": parts[0], "place": place, "step": wanted.geometry(asked.size).step[0]}
 
 
 @hypothesis.given(

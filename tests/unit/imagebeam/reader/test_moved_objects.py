@@ -24,6 +24,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return object_sets.write(tmp_path_factory.mktemp("objects"))
 
 
+PADDED: dict[str, Any] = {"max_enlarge": 0.5, "too_small": "pad"}  # 4 of the 6 images are then small
 CROPS: list[dict[str, Any]] = [
     {"crop": "random", "flip": True},
     {"crop": "random", "flip": True, "antialias": True},
@@ -35,6 +36,13 @@ CROPS: list[dict[str, Any]] = [
     {"crop": "letterbox", "flip": True, "fill": 255},
     {"crop": "letterbox", "flip": False, "antialias": True},
     {"crop": "pad", "flip": True, "pad_pixels": 9},
+    {"crop": "cover", "flip": True, **PADDED},
+    {"crop": "center", "flip": True, "antialias": True, **PADDED},
+    {"crop": "random", "flip": True, **PADDED},
+    {"crop": "resize_shorter", "flip": True, **PADDED},
+    {"crop": "resize_shorter", "flip": True, "center_fraction": 1.0, "interpolation": "bicubic", **PADDED},
+    {"crop": "letterbox", "flip": True, **PADDED},
+    {"crop": "letterbox", "flip": True, "antialias": True, **PADDED},
 ]
 
 
