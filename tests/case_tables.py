@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import pathlib
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -57,3 +59,8 @@ def _of_case(fixtures: dict[str, Any], number: int, monkeypatch: pytest.MonkeyPa
         own["tmp_path"] = own["tmp_path"] / f"case{number}"
         own["tmp_path"].mkdir()
     return own
+
+
+def new_folder(parent: pathlib.Path) -> pathlib.Path:
+    """Returns a new folder, for one case of a loop; its name does not show in the texts of error_texts.py."""
+    return pathlib.Path(tempfile.mkdtemp(dir=parent))

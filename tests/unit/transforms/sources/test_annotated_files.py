@@ -28,36 +28,35 @@ def listed(found: annotated_files.AnnotatedFilesSource) -> tuple[list[elements.I
     return refs, rejects, skipped
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
+def test_annotations_are_in_the_sibling_of_the_last_folder_of_images() -> None:
+    for path, expected in [
         ("images/train/a.jpg", "labels/train/a.txt"),
         ("train/images/a.b.jpg", "train/labels/a.b.txt"),
         ("images/x/images/a.jpg", "images/x/labels/a.txt"),
         ("train/a.jpg", "train/a.txt"),
         ("a.jpg", "a.txt"),
         ("my_images/a", "my_images/a.txt"),
-    ],
-)
-def test_annotations_are_in_the_sibling_of_the_last_folder_of_images(path: str, expected: str) -> None:
-    assert RULE.annotations_of(path) == expected
+    ]:
+        assert RULE.annotations_of(path) == expected
 
 
-@pytest.mark.parametrize(
-    ("missing", "num_refs", "num_rejects", "kind"),
-    [("keep", 2, 0, annotated_files.MISSING), ("skip", 1, 0, annotated_files.WITHOUT), ("reject", 1, 1, None)],
-)
-def test_image_without_annotations_is_kept_skipped_or_rejected(
-    tmp_path: pathlib.Path, missing: str, num_refs: int, num_rejects: int, kind: str | None
-) -> None:
-    detection_sets.write_yolo(tmp_path, {"images": 2})
-    rule = RULE.__class__(".txt", "images", "labels", missing)  # type: ignore[arg-type]
-    refs, rejects, skipped = listed(source(tmp_path, input_places.Part("train", "images"), rule=rule))
-    assert (len(refs), len(rejects)) == (num_refs, num_rejects)
-    assert skipped == ({kind: 1} if kind else {})
-    if rejects:
-        assert rejects[0].reason is elements.Reason.NOT_FOUND
-        assert "there are no annotations" in rejects[0].detail
+def test_image_without_annotations_is_kept_skipped_or_rejected(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_yolo(tmp_path, {"images": 3})
+    label = tmp_path / "labels" / "2.txt"
+    label.unlink()
+    label.symlink_to(tmp_path / "not-fetched")
+    for missing, num_refs, kind in [
+        ("keep", 2, annotated_files.MISSING),
+        ("skip", 1, annotated_files.WITHOUT),
+        ("reject", 1, None),
+    ]:
+        rule = dataclasses.replace(RULE, missing=missing)
+        refs, rejects, skipped = listed(source(tmp_path, input_places.Part("train", "images"), rule=rule))
+        assert (len(refs), skipped) == (num_refs, {kind: 1} if kind else {})
+        details = {reject.key: (reject.reason.value, reject.detail) for reject in rejects}
+        assert details.pop("images/2.jpg")[1] == f"'{label}' is a broken link; repair or remove it"
+        assert [reason for reason, _ in details.values()] == ["not_found"] * (missing == "reject")
+        assert all("there are no annotations" in detail for _, detail in details.values())
 
 
 def test_annotations_beside_the_images_are_counted_and_not_opened(tmp_path: pathlib.Path) -> None:
@@ -73,7 +72,7 @@ def test_list_gives_its_images_and_rejects_what_is_not_there(tmp_path: pathlib.P
     lines = ["./images/all/1.jpg", "", "images/all/2.jpg", f"{tmp_path}/images/all/0.jpg", "images/all/9.jpg"]
     lines += ["../x.jpg", "/elsewhere/x.jpg", "images/all"]
     (tmp_path / "train.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
-    refs, rejects, skipped = listed(source(tmp_path, input_places.Part("train", "train.txt", is_list=True)))
+    refs, rejects, skipped = listed(source(tmp_path, RULE_LIST))
     assert [(ref.key, ref.position) for ref in refs] == [
         ("images/all/1.jpg", 0),
         ("images/all/2.jpg", 2),
@@ -89,17 +88,14 @@ def test_list_gives_its_images_and_rejects_what_is_not_there(tmp_path: pathlib.P
     assert skipped == {annotated_files.MISSING: 1}
 
 
-def test_line_too_long_for_a_path_is_a_problem(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "train.txt").write_text("1.jpg\n" + "x" * 200_000)
-    listings = list(source(tmp_path, input_places.Part("train", "train.txt", is_list=True)).list_all())
-    (problem,) = [problem for listing in listings for problem in listing.problems]
-    assert re.search("line 2 of .* has more than 64 KiB, so this is no list of images: write the path of one", problem)
-    assert sum(len(listing.rejects) for listing in listings) <= 1
-
-
-def test_missing_list_is_a_problem(tmp_path: pathlib.Path) -> None:
-    (listing,) = source(tmp_path, input_places.Part("train", "train.txt", is_list=True)).list_all()
+def test_list_that_is_missing_or_has_a_line_too_long_for_a_path_is_a_problem(tmp_path: pathlib.Path) -> None:
+    (listing,) = source(tmp_path, RULE_LIST).list_all()
     assert "train.txt' cannot be read to its end" in listing.problems[0]
+    (tmp_path / "train.txt").write_text("1.jpg\n" + "x" * 200_000)
+    found = spread_rows.gather(source(tmp_path, RULE_LIST).list_all())
+    (problem,) = found.problems
+    assert re.search("line 2 of .* has more than 64 KiB, so this is no list of images: write the path of one", problem)
+    assert len(found.rejects) <= 1
 
 
 def test_folder_without_any_annotation_is_an_error(tmp_path: pathlib.Path) -> None:
@@ -155,18 +151,3 @@ def test_annotations_of_two_images_by_their_names_are_a_problem(
         (tmp_path / "train.txt").write_text((tmp_path / "train.txt").read_text().replace(f"images/{name}\n", ""))
     refs, rejects, _ = listed(found)
     assert (len(refs), rejects) == (7, [])
-
-
-@pytest.mark.parametrize("missing", ["keep", "skip", "reject"])
-def test_broken_link_in_place_of_annotations_rejects_the_image(tmp_path: pathlib.Path, missing: str) -> None:
-    detection_sets.write_yolo(tmp_path, {"images/train": 3})
-    label = tmp_path / "labels" / "train" / "1.txt"
-    label.unlink()
-    label.symlink_to(tmp_path / "not-fetched")
-    found = source(
-        tmp_path, input_places.Part("train", "images/train"), rule=dataclasses.replace(RULE, missing=missing)
-    )
-    _, rejects, _ = listed(found)
-    assert [each.detail for each in rejects if each.key == "images/train/1.jpg"] == [
-        f"'{label}' is a broken link; repair or remove it"
-    ]

@@ -15,7 +15,7 @@ from imagebeam.transforms.elements import ImageRef, Reason, Reject
 from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.sources import containers, table_rows
 from imagebeam.transforms.sources.table_rows import Column
-from tests import tars
+from tests import case_tables, tars
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,37 +86,32 @@ def test_broken_link_is_a_problem(tmp_path: pathlib.Path) -> None:
     assert problem == f"'{tmp_path}/a.lines' is a broken link, so the images in it would be lost: repair it"
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "is_gzip"),
-    [
+def test_gzip_under_another_name_is_read_as_such(tmp_path: pathlib.Path) -> None:
+    for name, data, is_gzip in [
         ("a.tar", packed_file.GZIP_MAGIC + b"\x08", True),
         ("a.tar.gz", packed_file.GZIP_MAGIC + b"\x08", False),
         ("a.tar", b"no gzip", False),
-    ],
-)
-def test_gzip_under_another_name_is_read_as_such(tmp_path: pathlib.Path, name: str, data: bytes, is_gzip: bool) -> None:
-    (tmp_path / name).write_bytes(data)
-    container = containers.Container(name, str(tmp_path / name), len(data), 1, str(tmp_path / name))
-    found = containers.as_gzip(container)
-    assert (found is not None) == is_gzip
-    if found is not None:
-        assert (found.uri, found.address) == (container.uri, f"{container.uri}#.gz")
-        assert containers.as_gzip(found) is None
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        (folder / name).write_bytes(data)
+        container = containers.Container(name, str(folder / name), len(data), 1, str(folder / name))
+        found = containers.as_gzip(container)
+        assert (found is not None) == is_gzip
+        if found is not None:
+            assert (found.uri, found.address) == (container.uri, f"{container.uri}#.gz")
+            assert containers.as_gzip(found) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "detail"),
-    [
+def test_fill_rejects_several_values_where_one_is_expected() -> None:
+    for value, detail in [
         ([1, 2], "'age' holds 2 values, expected one; columns take several with list: true"),
         ({"a": 1}, "'age' holds a dict of its own; write for example json.box.width for what is in it"),
         ([[1]], None),
-    ],
-)
-def test_fill_rejects_several_values_where_one_is_expected(value: object, detail: str | None) -> None:
-    fields = table_rows.RowFields(columns=(Column("age", INT64, many=detail is None),))
-    with pytest.raises(table_rows.BadRowError) as caught:
-        containers.fill(fields, ImageRef("k", "/k"), {"age": value})
-    assert caught.value.reason is elements.Reason.BAD_VALUE
-    if detail is None:
-        detail = "'age' holds a list of its own; write for example json.box.width for what is in it"
-    assert caught.value.detail == detail
+    ]:
+        fields = table_rows.RowFields(columns=(Column("age", INT64, many=detail is None),))
+        with pytest.raises(table_rows.BadRowError) as caught:
+            containers.fill(fields, ImageRef("k", "/k"), {"age": value})
+        assert caught.value.reason is elements.Reason.BAD_VALUE
+        if detail is None:
+            detail = "'age' holds a list of its own; write for example json.box.width for what is in it"
+        assert caught.value.detail == detail

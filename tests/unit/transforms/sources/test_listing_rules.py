@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import errno
 import pathlib
 import pickle
 import random
 import re
+import unittest.mock
 from typing import Any
 
 import pytest
@@ -27,19 +29,16 @@ def apply(key: str) -> elements.ImageRef | elements.Reject:
     return pattern.apply(elements.ImageRef(key, f"/data/{key}"))
 
 
-@pytest.mark.parametrize(
-    ("key", "reason", "detail"),
-    [
+def test_path_that_cannot_be_used_is_a_reject() -> None:
+    for key, reason, detail in [
         ("cat/test/31_7.jpg", "no_match", r"'cat/test/31_7.jpg' does not match source.pattern '\(\?P<label>"),
         ("cat/val/x_7.jpg", "bad_value", r"'cat/val/x_7.jpg': column 'age': 'x' is not an integer"),
         ("cat/val/" + "3" * 1020 + "_7.jpg", "no_match", r"the path has more than 1,024 characters"),
-    ],
-)
-def test_path_that_cannot_be_used_is_a_reject(key: str, reason: str, detail: str) -> None:
-    reject = apply(key)
-    assert isinstance(reject, elements.Reject)
-    assert (reject.key, reject.uri, reject.stage, reject.reason.value) == (key, f"/data/{key}", "list", reason)
-    assert re.match(detail, reject.detail)
+    ]:
+        reject = apply(key)
+        assert isinstance(reject, elements.Reject)
+        assert (reject.key, reject.uri, reject.stage, reject.reason.value) == (key, f"/data/{key}", "list", reason)
+        assert re.match(detail, reject.detail)
 
 
 def test_value_that_must_not_be_missing_fails_the_run() -> None:
@@ -48,23 +47,17 @@ def test_value_that_must_not_be_missing_fails_the_run() -> None:
         listing_rules.PathPattern(r"(?P<age>.+)\.jpg", strict).apply(elements.ImageRef("x.jpg", "/data/x.jpg"))
 
 
-@pytest.mark.parametrize(
-    ("pattern", "error"),
-    [
+def test_pattern_that_cannot_be_used_is_an_error_and_a_harmless_one_is_taken() -> None:
+    for pattern, error in [
         ("(?P<label>", "is not a regular expression: missing \\)"),
         (".*", r"has no named group; write for example \(\?P<label>"),
         (r"(?P<label>\w+)*x", r"repeats a group that ends in a repetition \('\+\)\*'\), so a path that does not match"),
         (r"(?P<label>a)(b*?){2,}", "repeats a group that ends in a repetition"),
-    ],
-)
-def test_pattern_that_cannot_be_used_is_an_error(pattern: str, error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        listing_rules.check_pattern(pattern)
-
-
-@pytest.mark.parametrize("pattern", [r"(?P<label>[^/]+)/.*", r"(?:[^/]+/)*(?P<label>\w+)_\d+\.jpg", r"(?P<a>x\+)+"])
-def test_harmless_patterns_are_taken(pattern: str) -> None:
-    assert listing_rules.check_pattern(pattern) in ({"label"}, {"a"})
+    ]:
+        with pytest.raises(ValueError, match=error):
+            listing_rules.check_pattern(pattern)
+    for pattern in (r"(?P<label>[^/]+)/.*", r"(?:[^/]+/)*(?P<label>\w+)_\d+\.jpg", r"(?P<a>x\+)+"):
+        assert listing_rules.check_pattern(pattern) in ({"label"}, {"a"})
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
@@ -89,9 +82,8 @@ def splits(lists: listing_rules.SplitLists, *keys: str) -> list[str | None]:
     ]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_line_names_an_image_by_its_path_or_the_end_of_it(tmp_path: pathlib.Path) -> None:
+    for line in [
         "images/cat/1.jpg",  # the key
         "images/cat/1",
         "cat/1.jpg",  # the end of the path
@@ -101,11 +93,10 @@ def splits(lists: listing_rules.SplitLists, *keys: str) -> list[str | None]:
         "1 17 1 2",  # Oxford pets: further fields
         "1.jpg\t0\t32",
         "./images/cat/1.jpg",
-    ],
-)
-def test_line_names_an_image_by_its_path_or_the_end_of_it(tmp_path: pathlib.Path, line: str) -> None:
-    lists = make(tmp_path, train=f"# a comment\n\n{line}\r\n", test="2\n")
-    assert splits(lists, "images/cat/1.jpg", "images/cat/2.jpg", "images/cat/3.jpg") == ["train", "test", None]
+    ]:
+        lists = make(tmp_path, train=f"# a comment\n\n{line}\r\n", test="2\n")
+        assert splits(lists, "images/cat/1.jpg", "images/cat/2.jpg", "images/cat/3.jpg") == ["train", "test", None]
+    assert splits(make(tmp_path, train="my cat.jpg\n", test="x\n"), "a/my cat.jpg", "x.png") == ["train", "test"]
 
 
 def test_line_is_relative_to_its_list(tmp_path: pathlib.Path) -> None:
@@ -113,10 +104,6 @@ def test_line_is_relative_to_its_list(tmp_path: pathlib.Path) -> None:
     (tmp_path / "sets/a.txt").write_text("../images/1.jpg\n")
     lists = listing_rules.SplitLists((("train", str(tmp_path / "sets/a.txt")),), str(tmp_path))
     assert splits(lists, "images/1.jpg", "1.jpg") == ["train", None]
-
-
-def test_line_may_be_a_name_with_blanks(tmp_path: pathlib.Path) -> None:
-    assert splits(make(tmp_path, train="my cat.jpg\n", test="x\n"), "a/my cat.jpg", "x.png") == ["train", "test"]
 
 
 def test_image_in_two_lists_is_a_reject_that_names_both(tmp_path: pathlib.Path) -> None:
@@ -135,12 +122,13 @@ def test_image_in_no_list_is_left_out_or_rejected(tmp_path: pathlib.Path) -> Non
     assert splits(make(tmp_path, "reject", train="1\n"), "2.jpg") == [said]
 
 
-@pytest.mark.parametrize(("text", "code"), [(None, "split-lists-unreadable"), ("# none\n\n", "split-lists-empty")])
-def test_list_that_cannot_be_used_is_an_error(tmp_path: pathlib.Path, text: str | None, code: str) -> None:
-    if text is not None:
-        (tmp_path / "a.txt").write_text(text)
-    with error_texts.raises(code):
-        listing_rules.SplitLists((("train", str(tmp_path / "a.txt")),), str(tmp_path)).check()
+def test_list_that_cannot_be_used_is_an_error(tmp_path: pathlib.Path) -> None:
+    lists = listing_rules.SplitLists((("train", str(tmp_path / "a.txt")),), str(tmp_path))
+    with error_texts.raises("split-lists-unreadable"):
+        lists.check()
+    (tmp_path / "a.txt").write_text("# none\n\n")
+    with error_texts.raises("split-lists-empty"):
+        dataclasses.replace(lists).check()
 
 
 def test_rules_count_what_is_left_out_and_keep_the_rest(tmp_path: pathlib.Path) -> None:
@@ -162,7 +150,7 @@ def test_rules_count_what_is_left_out_and_keep_the_rest(tmp_path: pathlib.Path) 
 
 def test_names_without_an_image_are_noted(tmp_path: pathlib.Path) -> None:
     lists = make(tmp_path, train="1\n2\n2\n3\n", test="4\n")
-    hints = listing_rules.HintFinder(image_source.ImageSource, listing_rules.ListingRules(lists=lists))  # type: ignore[arg-type]
+    hints = listing_rules.HintFinder(image_source.ImageSource, listing_rules.ListingRules(lists=lists))
     assert hints.notes({"train": 2, "test": 1}) == ["split.lists names 3 images of train, and 2 were found"]
 
 
@@ -204,47 +192,30 @@ def test_dense_folder_is_listed_and_a_sparse_one_only_begun(monkeypatch: pytest.
     assert bucket.num_pages == 5
 
 
-@pytest.mark.parametrize(
-    "uris",
-    [
-        pytest.param([f"/data/{index}.jpg" for index in range(100)], id="local"),
-        pytest.param([f"stub://b/{index}/1.jpg" for index in range(100)], id="a-folder-each"),
-        pytest.param([], id="none"),
-        pytest.param(["stub://b", "stub://b/", "stub://"], id="no-names"),
-    ],
-)
-def test_nothing_is_listed_for_files_without_a_shared_folder(monkeypatch: pytest.MonkeyPatch, uris: list[str]) -> None:
+def test_nothing_is_listed_for_files_without_a_shared_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_files.find_together(f"nfs://host/all/{index}.jpg" for index in range(100)) == {}  # an unknown scheme
     bucket = Bucket([], 1)
     monkeypatch.setattr(storage, "storage_of", lambda _: bucket)
-    assert find_files.find_together(uris) == {}
-    assert bucket.num_pages == 0
-
-
-def test_files_of_an_unknown_scheme_are_left_to_a_look() -> None:
-    assert find_files.find_together(f"nfs://host/all/{index}.jpg" for index in range(100)) == {}
-
-
-@pytest.mark.parametrize(
-    ("error", "is_fault"),
-    [
-        pytest.param(storage.UnavailableError(errno.EIO, "down"), True, id="down"),
-        pytest.param(PermissionError(errno.EACCES, "denied"), False, id="denied"),
-        pytest.param(errors.ConfigError("a-code", "no credentials"), False, id="no-credentials"),
-    ],
-)
-def test_folder_that_may_not_be_listed_leaves_its_files_to_a_look_and_a_fault_ends_it(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, is_fault: bool
-) -> None:
-    bucket = Bucket([], 1)
-
-    def refuse(*_: str) -> None:
-        raise error
-
-    monkeypatch.setattr(bucket, "list_range", refuse)
-    monkeypatch.setattr(storage, "storage_of", lambda _: bucket)
-    uris = [f"stub://b/all/{index}.jpg" for index in range(100)]
-    if is_fault:
-        with pytest.raises(storage.UnavailableError, match="down"):
-            find_files.find_together(uris)
-    else:
+    for uris in [
+        [f"/data/{index}.jpg" for index in range(100)],  # local
+        [f"stub://b/{index}/1.jpg" for index in range(100)],  # a folder each
+        [],
+        ["stub://b", "stub://b/", "stub://"],  # no names
+    ]:
         assert find_files.find_together(uris) == {}
+        assert bucket.num_pages == 0
+
+
+def test_folder_that_may_not_be_listed_leaves_its_files_to_a_look_and_a_fault_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket, uris = Bucket([], 1), [f"stub://b/all/{index}.jpg" for index in range(100)]
+    monkeypatch.setattr(storage, "storage_of", lambda _: bucket)
+    refuse = unittest.mock.Mock()
+    monkeypatch.setattr(bucket, "list_range", refuse)
+    for error in (PermissionError(errno.EACCES, "denied"), errors.ConfigError("a-code", "no credentials")):
+        refuse.side_effect = error
+        assert find_files.find_together(uris) == {}
+    refuse.side_effect = storage.UnavailableError(errno.EIO, "down")
+    with pytest.raises(storage.UnavailableError, match="down"):
+        find_files.find_together(uris)

@@ -90,24 +90,6 @@ def list_in_pipeline(source: image_source.ImageSource, rules: ReferenceRules) ->
     return found
 
 
-@pytest.mark.parametrize(
-    ("rules", "label", "split"),
-    [
-        ("no-rules", "vocabulary", "hash"),
-        ("no-rules", "none", "index"),
-        ("pattern", "filename", "none"),
-        ("pattern", "lists", "directory"),
-    ],
-)
-def test_listing_of_a_writer_process_is_what_workers_list(rules: str, label: str, split: str) -> None:
-    source, given = Listed(tuple(KEYS)), ReferenceRules(RULES[rules], LABELS[label], SPLITS[split])
-    on_workers = list_in_pipeline(source, given)
-    with writer_processes.start(1):
-        assert list_in_pipeline(source, given) == on_workers
-    assert on_workers["listed"] == len(on_workers["refs"]) + len(on_workers["rejects"]) == len(KEYS) + 1
-    assert {ref.key for ref in on_workers["refs"]} < {*KEYS} or label == "none"
-
-
 def rank_in_pipeline(
     source: image_source.ImageSource, rules: ReferenceRules
 ) -> tuple[summaries.Ranking, dict[tuple[str, int], ImageRef], int]:
@@ -128,16 +110,31 @@ def rank_in_pipeline(
     return ranking, by_rank, sum(tally.listed for tally in _found["tallies"])
 
 
-@pytest.mark.parametrize(("label", "split"), [("lists", "renamed"), ("none", "hash")])
-def test_ranks_of_a_writer_process_are_those_that_the_steps_of_the_pipeline_find(label: str, split: str) -> None:
-    source, rules = Listed(tuple(KEYS)), ReferenceRules(NO_RULES, LABELS[label], SPLITS[split])
-    in_steps = rank_in_pipeline(source, rules)
-    with writer_processes.start(1):
-        assert rank_in_pipeline(source, rules) == in_steps
-    assert in_steps[2] == len(KEYS) + 1 and len(in_steps[1]) >= 2
-
-
 ALL_RULES = ReferenceRules(NO_RULES, LABELS["none"], SPLITS["none"])
+
+
+def test_writer_process_lists_and_ranks_as_the_steps_of_the_pipeline_do() -> None:
+    """One process for all cases: its start takes longer than they do."""
+    source, listed, ranked = Listed(tuple(KEYS)), [], []
+    for rules, label, split in [
+        ("no-rules", "vocabulary", "hash"),
+        ("no-rules", "none", "index"),
+        ("pattern", "filename", "none"),
+        ("pattern", "lists", "directory"),
+    ]:
+        given = ReferenceRules(RULES[rules], LABELS[label], SPLITS[split])
+        listed.append((given, found := list_in_pipeline(source, given)))
+        assert found["listed"] == len(found["refs"]) + len(found["rejects"]) == len(KEYS) + 1
+        assert {ref.key for ref in found["refs"]} < {*KEYS} or label == "none"
+    for label, split in [("lists", "renamed"), ("none", "hash")]:
+        given = ReferenceRules(NO_RULES, LABELS[label], SPLITS[split])
+        ranked.append((given, in_steps := rank_in_pipeline(source, given)))
+        assert in_steps[2] == len(KEYS) + 1 and len(in_steps[1]) >= 2
+    with writer_processes.start(1):
+        assert [(given, list_in_pipeline(source, given)) for given, _ in listed] == listed
+        assert [(given, rank_in_pipeline(source, given)) for given, _ in ranked] == ranked
+        ranking, by_rank, num_listed = rank_in_pipeline(Listed(()), ALL_RULES)
+    assert (ranking.starts, by_rank, num_listed) == ({}, {}, 1)  # the reject
 
 
 def test_many_references_are_not_ranked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,23 +146,20 @@ def test_many_references_are_not_ranked_at_once(monkeypatch: pytest.MonkeyPatch)
     assert sum(len(elements.unpack_refs(listing.packed_refs)) for listing in listings) == len(KEYS)
 
 
-@pytest.mark.parametrize(("num_bytes", "is_ranked"), [(1 << 10, True), (5 << 20, False)])
-def test_references_with_large_columns_are_not_all_kept_as_objects(num_bytes: int, is_ranked: bool) -> None:
+def test_references_with_large_columns_are_not_all_kept_as_objects() -> None:
+    @dataclasses.dataclass(frozen=True)
     class Captioned(image_source.ImageSource):
+        num_bytes: int
+
         def list_all(self) -> Iterator[image_source.Listing]:
-            refs = [ImageRef(key, f"/data/{key}", columns=(key * (num_bytes // len(key)),)) for key in KEYS]
-            for ref in refs:
+            for key in KEYS:
+                ref = ImageRef(key, f"/data/{key}", columns=(key * (self.num_bytes // len(key)),))
                 yield image_source.Listing(elements.UnpackedRefs([ref]), 1, (), {}, ())
 
-    listings = reference_rules.list_whole(ListingTask(Captioned(), ALL_RULES, ORDER))
-    assert any(listing.ranked is not None for listing in listings) == is_ranked
-    assert sum(listing.num_refs for listing in listings) == len(KEYS)
-
-
-def test_source_without_an_image_is_ranked_too() -> None:
-    with writer_processes.start(1):
-        ranking, by_rank, num_listed = rank_in_pipeline(Listed(()), ALL_RULES)
-    assert (ranking.starts, by_rank, num_listed) == ({}, {}, 1)  # the reject
+    for num_bytes, is_ranked in [(1 << 10, True), (5 << 20, False)]:
+        listings = reference_rules.list_whole(ListingTask(Captioned(num_bytes), ALL_RULES, ORDER))
+        assert any(listing.ranked is not None for listing in listings) == is_ranked
+        assert sum(listing.num_refs for listing in listings) == len(KEYS)
 
 
 def test_lists_of_splits_that_cannot_be_read_are_a_problem_of_the_listing(tmp_path: pathlib.Path) -> None:
@@ -186,34 +180,29 @@ def ref(key: str, **fields: object) -> ImageRef:
     return ImageRef(key, f"/data/{key}", **fields)
 
 
-@pytest.mark.parametrize(
-    ("rule", "image", "expected"),
-    [
-        pytest.param(LabelRule("directory"), ref("cat/1.jpg"), "cat", id="directory"),
-        pytest.param(LabelRule("directory"), ref("cat/more/1.jpg"), "cat", id="directory-above-others"),
-        pytest.param(LabelRule("directory", level=1), ref("train/dog/1.jpg"), "dog", id="directory-below-split"),
-        pytest.param(LabelRule("directory"), ref("caf\udce9/1.jpg"), "caf\udce9", id="directory-undecodable"),
-        pytest.param(LabelRule("filename", pattern=CATS_DOGS), ref("train/dog.42.jpg"), "dog", id="filename"),
-        pytest.param(LabelRule("column"), ref("1.jpg", label="cat"), "cat", id="column"),
-        pytest.param(LabelRule("column"), ref("1.jpg", label=" cat "), "cat", id="column-stripped"),
-        pytest.param(LabelRule("column"), ref("1.jpg", label="3.0"), "3", id="column-number-as-pandas-writes"),
-        pytest.param(LabelRule("column"), ref("1.jpg", label=("3.0", "3", "4")), ("3", "4"), id="column-several"),
-        pytest.param(LabelRule("columns"), ref("1.jpg", label=("3.0",)), ("3.0",), id="columns-keep-their-names"),
-        pytest.param(LabelRule("directory"), ref("3.0/1.jpg"), "3.0", id="directory-keeps-its-name"),
-        pytest.param(LabelRule("column", kind="int64"), ref("1.jpg", label=" -7 "), -7, id="int"),
-        pytest.param(LabelRule("column", kind="int64"), ref("1.jpg", label="3.0"), 3, id="int-as-pandas-writes"),
-        pytest.param(LabelRule("column", kind="float"), ref("1.jpg", label="2.5e1"), 25.0, id="float"),
-        pytest.param(LabelRule("column", kind="float"), ref("1.jpg", label="3"), 3.0, id="float-of-int"),
-        pytest.param(LabelRule("none", kind=None), ref("1.jpg"), None, id="none"),
+def test_apply_of_usable_label_sets_it_and_nothing_else() -> None:
+    for rule, image, expected in [
+        (LabelRule("directory"), ref("cat/1.jpg"), "cat"),  # directory
+        (LabelRule("directory"), ref("cat/more/1.jpg"), "cat"),  # directory-above-others
+        (LabelRule("directory", level=1), ref("train/dog/1.jpg"), "dog"),  # directory-below-split
+        (LabelRule("directory"), ref("caf\udce9/1.jpg"), "caf\udce9"),  # directory-undecodable
+        (LabelRule("filename", pattern=CATS_DOGS), ref("train/dog.42.jpg"), "dog"),  # filename
+        (LabelRule("column"), ref("1.jpg", label="cat"), "cat"),  # column
+        (LabelRule("column"), ref("1.jpg", label=" cat "), "cat"),  # column-stripped
+        (LabelRule("column"), ref("1.jpg", label="3.0"), "3"),  # column-number-as-pandas-writes
+        (LabelRule("column"), ref("1.jpg", label=("3.0", "3", "4")), ("3", "4")),  # column-several
+        (LabelRule("columns"), ref("1.jpg", label=("3.0",)), ("3.0",)),  # columns-keep-their-names
+        (LabelRule("directory"), ref("3.0/1.jpg"), "3.0"),  # directory-keeps-its-name
+        (LabelRule("column", kind="int64"), ref("1.jpg", label=" -7 "), -7),  # int
+        (LabelRule("column", kind="int64"), ref("1.jpg", label="3.0"), 3),  # int-as-pandas-writes
+        (LabelRule("column", kind="float"), ref("1.jpg", label="2.5e1"), 25.0),  # float
+        (LabelRule("column", kind="float"), ref("1.jpg", label="3"), 3.0),  # float-of-int
+        (LabelRule("none", kind=None), ref("1.jpg"), None),  # none
         (LabelRule("directory", names=LabelNames(vocabulary=("cat",))), ref("cat/1.jpg"), "cat"),
-    ],
-)
-def test_apply_of_usable_label_sets_it_and_nothing_else(
-    rule: LabelRule, image: ImageRef, expected: str | int | float | tuple[str, ...] | None
-) -> None:
-    labelled = rule.apply(image)
-    assert labelled == image._replace(label=expected)
-    assert type(labelled.label) is type(expected)
+    ]:
+        labelled = rule.apply(image)
+        assert labelled == image._replace(label=expected)
+        assert type(labelled.label) is type(expected)
 
 
 def test_apply_of_pattern_sets_the_group_it_has_and_keeps_another() -> None:
@@ -233,9 +222,8 @@ CANNOT_HOLD = "labels.txt cannot hold it"
 FOR_NAMES = "for class names set label.type: class"
 
 
-@pytest.mark.parametrize(
-    ("rule", "image", "reason", "detail"),
-    [
+def test_apply_without_usable_label_says_why() -> None:
+    for rule, image, reason, detail in [
         (LabelRule("directory"), ref("1.jpg"), NO_LABEL, "'1.jpg' is not of the form label/image"),
         (BELOW_SPLIT, ref("train/1.jpg"), NO_LABEL, "'train/1.jpg' is not of the form split/label/image"),
         (NAMED, ref("cow.1.jpg"), NO_LABEL, f"'cow.1.jpg' does not match label.pattern {CATS_DOGS!r}"),
@@ -252,17 +240,16 @@ FOR_NAMES = "for class names set label.type: class"
             (COLUMN, ref("1.jpg", label=text), Reason.BAD_VALUE, f"label {text!r} has a line break, {CANNOT_HOLD}")
             for text in map("a{}b".format, "\n\r\x0b\x85\u2028")
         ),
-    ],
-)
-def test_apply_without_usable_label_says_why(rule: LabelRule, image: ImageRef, reason: Reason, detail: str) -> None:
-    with pytest.raises(table_rows.BadRowError) as caught:
-        rule.apply(image)
-    assert (caught.value.reason, caught.value.detail, str(caught.value)) == (reason, detail, detail)
+    ]:
+        with pytest.raises(table_rows.BadRowError) as caught:
+            rule.apply(image)
+        assert (caught.value.reason, caught.value.detail, str(caught.value)) == (reason, detail, detail)
 
 
 # --- split ------------------------------------------------------------------------------------------------------------
 
 
+ROWS = (("train", 3), ("test", 1))
 EIGHTY_TWENTY = (("train", 0.8), ("test", 0.2))
 THREE = (("train", 0.7), ("validation", 0.2), ("test", 0.1))
 
@@ -279,43 +266,43 @@ fractions = st.lists(st.integers(1, 20), min_size=2, max_size=4).map(
 )
 
 
-@pytest.mark.parametrize(
-    ("rule", "image", "expected"),
-    [
-        pytest.param(SplitRule("none"), ref("1.jpg"), "train", id="none"),
-        pytest.param(SplitRule("none", name="all"), ref("1.jpg"), "all", id="none-named"),
-        pytest.param(SplitRule("directory"), ref("test/cat/1.jpg"), "test", id="directory"),
-        pytest.param(SplitRule("column"), ref("1.jpg", split="test"), "test", id="column"),
+def test_apply_gives_the_split_and_changes_nothing_else() -> None:
+    for rule, image, expected in [
+        (SplitRule("none"), ref("1.jpg"), "train"),  # none
+        (SplitRule("none", name="all"), ref("1.jpg"), "all"),  # none-named
+        (SplitRule("directory"), ref("test/cat/1.jpg"), "test"),  # directory
+        (SplitRule("column"), ref("1.jpg", split="test"), "test"),  # column
         (SplitRule("directory", rename=(("val", "validation"),)), ref("val/1.jpg"), "validation"),
-        pytest.param(SplitRule("column", rename=(("", "rest"),)), ref("1.jpg"), "rest", id="nothing-renamed"),
+        (SplitRule("column", rename=(("", "rest"),)), ref("1.jpg"), "rest"),  # nothing-renamed
         (SplitRule("directory", rename=(("val", "dev"),), declared=("train", "dev")), ref("val/1.jpg"), "dev"),
-        pytest.param(SplitRule("source"), ref("train/00000", split="train"), "train", id="source"),
+        (SplitRule("source"), ref("train/00000", split="train"), "train"),  # source
         (SplitRule("source", rename=(("t10k", "test"),), declared=("train", "test")), ref("1", split="t10k"), "test"),
-        pytest.param(HELD_OUT, ref("train/00999", split="train", position=999), "validation", id="held-out-last"),
-        pytest.param(HELD_OUT, ref("train/01000", split="train", position=1000), "train", id="held-out-no-more"),
-        pytest.param(HELD_OUT, ref("test/00000", split="t10k"), "test", id="held-out-from-another"),
-        pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/1.jpg"), "train", id="hash"),
-        pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/3.jpg"), "test", id="hash-of-another"),
-        pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY, seed=5), ref("cat/3.jpg"), "train", id="other-seed"),
-    ],
-)  # fmt: skip
-def test_apply_gives_the_split_and_changes_nothing_else(rule: SplitRule, image: ImageRef, expected: str) -> None:
-    assert rule.apply(image) == image._replace(split=expected)
+        (HELD_OUT, ref("train/00999", split="train", position=999), "validation"),  # held-out-last
+        (HELD_OUT, ref("train/01000", split="train", position=1000), "train"),  # held-out-no-more
+        (HELD_OUT, ref("test/00000", split="t10k"), "test"),  # held-out-from-another
+        (SplitRule("index", counts=ROWS), ref("1.jpg", position=3), "test"),
+        (SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/1.jpg"), "train"),  # hash
+        (SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/3.jpg"), "test"),  # hash-of-another
+        (SplitRule("hash", fractions=EIGHTY_TWENTY, seed=5), ref("cat/3.jpg"), "train"),  # other-seed
+    ]:
+        assert rule.apply(image) == image._replace(split=expected)
 
 
-@pytest.mark.parametrize(
-    ("rule", "image", "message"),
-    [
+def test_apply_without_usable_split_says_why() -> None:
+    for rule, image, message in [
         (SplitRule("directory"), ref("1.jpg"), r"^'1\.jpg' is in no folder; expected split/image or split/label/im"),
         (SplitRule("directory"), ref("a b/1.jpg"), r"^split 'a b' must consist of letters, .*; set split\.rename$"),
         (SplitRule("column"), ref("1.jpg"), r"^split '' must consist of letters"),
         (SplitRule("column"), ref("1.jpg", split="\u0664"), r"must consist of letters"),
         (HELD_OUT, ref("1", split="extra"), r"^split 'extra' is not among the declared ones, train, test, validation$"),
-    ],
-)
-def test_apply_without_usable_split_says_why(rule: SplitRule, image: ImageRef, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        rule.apply(image)
+        (
+            SplitRule("index", counts=ROWS),
+            ref("1.jpg", position=4),
+            r"row 4 comes after the 4 that split\.counts names; give the last split null",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            rule.apply(image)
 
 
 @given(fractions, st.integers(1, 3000))
@@ -372,13 +359,6 @@ def test_split_of_an_image_never_changes_when_others_are_added(
     before = {key: rule.apply(ref(key)).split for key in first}
     after = {key: rule.apply(ref(key)).split for key in first | more}
     assert before.items() <= after.items()
-
-
-def test_row_after_all_counts_is_told_how_to_be_taken() -> None:
-    rule = SplitRule("index", counts=(("train", 3), ("test", 1)))
-    assert rule.apply(ref("1.jpg", position=3)).split == "test"
-    with pytest.raises(ValueError, match=r"row 4 comes after the 4 that split\.counts names; give the last split null"):
-        rule.apply(ref("1.jpg", position=4))
 
 
 @pytest.mark.parametrize("by", ["source", "column", "index"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from imagebeam import errors
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.sources import strict_yaml
-from tests import error_texts
+from tests import case_tables, error_texts
 
 keys = st.text("abcxyz", min_size=1, max_size=3)
 trees = st.recursive(
@@ -49,38 +49,31 @@ def test_parse_of_a_key_given_twice_at_any_depth_names_it_and_both_lines(
     assert caught.value.code == "config-key-twice"
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        pytest.param("", None, id="empty"),
-        pytest.param("a: &x {b: 1}\nc: {<<: *x, b: 2}\n", {"a": {"b": 1}, "c": {"b": 2}}, id="merged-and-overridden"),
-        pytest.param(
+def test_parse_takes_what_only_looks_wrong() -> None:
+    for text, value in [
+        ("", None),  # empty
+        ("a: &x {b: 1}\nc: {<<: *x, b: 2}\n", {"a": {"b": 1}, "c": {"b": 2}}),  # merged-and-overridden
+        (
             "w: &w {b: 1}\nd: {e: {f: &x {<<: *w, b: 2}}}\nc: {<<: *x}\n",
             {"w": {"b": 1}, "d": {"e": {"f": {"b": 2}}}, "c": {"b": 2}},
-            id="merged-before-it-is-made",
-        ),
-        pytest.param("a: &x {b: 1}\nc: [*x, *x]\n", {"a": {"b": 1}, "c": [{"b": 1}] * 2}, id="aliases"),
-        pytest.param("1: a\n'1': b\n", {1: "a", "1": "b"}, id="number-and-text"),
-        pytest.param("uri: gs://b/x:y\n", {"uri": "gs://b/x:y"}, id="address"),
-        pytest.param("{a:b: null}", {"a:b": None}, id="colon-in-a-key"),
-        pytest.param("{'a:b': }", {"a:b": None}, id="colon-in-a-quoted-key"),
-    ],
-)
-def test_parse_takes_what_only_looks_wrong(text: str, value: object) -> None:
-    assert strict_yaml.parse(text, "c.yaml") == value
+        ),  # merged-before-it-is-made
+        ("a: &x {b: 1}\nc: [*x, *x]\n", {"a": {"b": 1}, "c": [{"b": 1}] * 2}),  # aliases
+        ("1: a\n'1': b\n", {1: "a", "1": "b"}),  # number-and-text
+        ("uri: gs://b/x:y\n", {"uri": "gs://b/x:y"}),  # address
+        ("{a:b: null}", {"a:b": None}),  # colon-in-a-key
+        ("{'a:b': }", {"a:b": None}),  # colon-in-a-quoted-key
+    ]:
+        assert strict_yaml.parse(text, "c.yaml") == value
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
+def test_parse_of_what_cannot_be_meant_says_what_to_write() -> None:
+    for text, code in [
         ("label: {by: none, by: column}", "config-key-twice"),
         ("label: {by:none}", "config-key-without-value"),
         ("split:\n  by: hash\n  fractions: {train:0.8, test:0.2}", "config-key-without-value"),
-    ],
-)
-def test_parse_of_what_cannot_be_meant_says_what_to_write(text: str, code: str) -> None:
-    with error_texts.raises(code):
-        strict_yaml.parse(text, "c.yaml")
+    ]:
+        with error_texts.raises(code):
+            strict_yaml.parse(text, "c.yaml")
 
 
 def test_config_that_is_no_yaml_is_explained_in_one_line(tmp_path: pathlib.Path) -> None:
@@ -103,26 +96,23 @@ def test_config_that_is_no_yaml_is_explained_in_one_line(tmp_path: pathlib.Path)
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
+def test_config_that_reads_as_other_yaml_says_what_to_write(tmp_path: pathlib.Path) -> None:
+    for text, code in [
         ("label:\n  by:none\n", "config-invalid"),
         ("label: none\n", "config-invalid"),
         ("columns: {age: int}\n", "config-invalid"),
         ("columns: {age: 7}\n", "config-invalid"),
         ("label:none\n", "config-no-mapping"),
         ("label: {by: none}\nlabel: {}\n", "config-key-twice"),
-    ],
-)
-def test_config_that_reads_as_other_yaml_says_what_to_write(tmp_path: pathlib.Path, text: str, code: str) -> None:
-    (tmp_path / "c.yaml").write_text(text)
-    with error_texts.raises(code):
-        config_lib.load_config(str(tmp_path / "c.yaml"))
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        (folder / "c.yaml").write_text(text)
+        with error_texts.raises(code):
+            config_lib.load_config(str(folder / "c.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("override", "code"),
-    [
+def test_override_that_cannot_be_meant_says_what_to_write() -> None:
+    for override, code in [
         ("label={by: none, by: column}", "config-key-twice"),
         ("columns={age: {type: int}, age: {}}", "config-key-twice"),
         ("label={by:none}", "config-key-without-value"),
@@ -130,22 +120,17 @@ def test_config_that_reads_as_other_yaml_says_what_to_write(tmp_path: pathlib.Pa
         ("split=hash", "config-invalid"),
         ("label.by:none", "set-form"),
         (r'label={pattern: "\d"}', "config-not-yaml"),
-    ],
-)
-def test_override_that_cannot_be_meant_says_what_to_write(override: str, code: str) -> None:
-    with error_texts.raises(code):
-        config_lib.load_config(None, [override])
+    ]:
+        with error_texts.raises(code):
+            config_lib.load_config(None, [override])
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
+def test_column_that_is_wrong_is_named() -> None:
+    for column in [
         {"type": "int", "missing": "default", "default": "x"},
         {"type": "string", "transform": "z_score"},
         {"top_k": 3},
         {"type": "integer"},
-    ],
-)
-def test_column_that_is_wrong_is_named(column: dict[str, Any]) -> None:
-    with error_texts.raises("config-invalid"):
-        config_lib.parse_config({"source": {"by": "manifest"}, "columns": {"age": column}}, "x")
+    ]:
+        with error_texts.raises("config-invalid"):
+            config_lib.parse_config({"source": {"by": "manifest"}, "columns": {"age": column}}, "x")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import struct
 from collections.abc import Mapping
@@ -22,19 +23,15 @@ def fill(cells: Mapping[str, Any], **fields: Any) -> ImageRef:
     return RowFields(**fields).fill(REF, cells)
 
 
-def test_fill_without_fields_changes_nothing() -> None:
-    assert table_rows.NO_FIELDS.fill(REF, {"label": "dog"}) == REF
-    assert table_rows.NO_FIELDS.needed == ()
-
-
 def test_needed_columns_are_each_named_once() -> None:
     fields = RowFields(key="id", label="x", split="set", group="x", label_flags=("a",), columns=(Column("id", BYTES),))
     assert fields.needed == ("id", "x", "set", "a")
+    assert table_rows.NO_FIELDS.needed == ()
+    assert table_rows.NO_FIELDS.fill(REF, {"label": "dog"}) == REF
 
 
-@pytest.mark.parametrize(
-    ("cell", "expected"),
-    [
+def test_labels_with_a_separator_are_a_tuple() -> None:
+    for cell, expected in [
         ("cat|dog", ("cat", "dog")),
         (" cat | dog |", ("cat", "dog")),
         ("cat|cat", ("cat",)),
@@ -43,101 +40,67 @@ def test_needed_columns_are_each_named_once() -> None:
         (["cat", "dog"], ("cat", "dog")),
         ([], ()),
         (3, ("3",)),
-    ],
-    ids=repr,
-)
-def test_labels_with_a_separator_are_a_tuple(cell: object, expected: tuple[str, ...]) -> None:
-    assert fill({"tags": cell}, label="tags", label_separator="|").label == expected
+    ]:
+        assert fill({"tags": cell}, label="tags", label_separator="|").label == expected
 
 
-@pytest.mark.parametrize("yes", [1, "1", True, "TRUE", 1.0, " 1 "], ids=repr)
-@pytest.mark.parametrize("no", [0, "0", False, -1, "-1", 0.0], ids=repr)
-def test_columns_of_flags_give_the_classes_that_are_set(yes: object, no: object) -> None:
-    filled = fill({"smiling": yes, "bald": no, "young": yes}, label_flags=("bald", "smiling", "young"))
-    assert filled.label == ("smiling", "young")
+def test_columns_of_flags_give_the_classes_that_are_set() -> None:
+    for yes, no in itertools.product([1, "1", True, "TRUE", 1.0, " 1 "], [0, "0", False, -1, "-1", 0.0]):
+        filled = fill({"smiling": yes, "bald": no, "young": yes}, label_flags=("bald", "smiling", "young"))
+        assert filled.label == ("smiling", "young")
+    for cell in ["", None, "yes", 2, "nan"]:
+        with pytest.raises(table_rows.BadRowError, match=r"column 'bald': .* is neither 1 \(true\) nor 0") as caught:
+            fill({"bald": cell}, label_flags=("bald",))
+        assert caught.value.reason is Reason.BAD_VALUE
 
 
-@pytest.mark.parametrize("cell", ["", None, "yes", 2, "nan"], ids=repr)
-def test_flag_that_is_neither_is_a_bad_row(cell: object) -> None:
-    with pytest.raises(table_rows.BadRowError, match=r"column 'bald': .* is neither 1 \(true\) nor 0") as caught:
-        fill({"bald": cell}, label_flags=("bald",))
-    assert caught.value.reason is Reason.BAD_VALUE
-
-
-@pytest.mark.parametrize(
-    ("column", "cell", "expected"),
-    [
+def test_parse_column_converts_a_cell_to_its_kind() -> None:
+    for column, cell, expected in [
         (Column("x", BYTES, many=True), ["a", "b"], (b"a", b"b")),
         (Column("x", BYTES, many=True), "a, b", (b"a, b",)),
         (Column("x", BYTES, many=True, separator=","), "a, b", (b"a", b"b")),
         (Column("x", INT64, many=True), [1, "2", 3.0], (1, 2, 3)),
         (Column("x", FLOAT, many=True, separator=" "), "0.5 1", (0.5, 1.0)),
         (Column("x", FLOAT, many=True), None, ()),
-    ],
-    ids=str,
-)
-def test_column_of_many_values_is_a_tuple(column: Column, cell: object, expected: tuple[Any, ...]) -> None:
-    assert table_rows.parse_column(column, cell) == expected
+        (Column("x", BYTES), "é", "é".encode()),
+        (Column("x", BYTES), os.fsdecode(b"\xff"), b"\xff"),
+        (Column("x", BYTES), b"\xff\x00", b"\xff\x00"),
+        (Column("x", BYTES), 7, b"7"),
+        (Column("x", INT64), 7, 7),
+        (Column("x", INT64), 7.0, 7),
+        (Column("x", INT64), "7", 7),
+        (Column("x", FLOAT), 7, 7.0),
+        (Column("x", FLOAT), 1e-7, 1e-7),
+        (Column("x", FLOAT, positive=True), "1", 1.0),
+    ]:
+        parsed = table_rows.parse_column(column, cell)
+        assert (parsed, type(parsed)) == (expected, type(expected))
 
 
-def test_list_with_a_value_of_another_kind_is_a_bad_row() -> None:
-    with pytest.raises(table_rows.BadRowError, match=r"^column 'x': 'two' is not an integer$"):
-        table_rows.parse_column(Column("x", INT64, many=True), [1, "two"])
+def test_cell_without_a_value_is_handled_as_the_column_says() -> None:
+    empty, log = "is empty", "'{}' has no logarithm; transform: log needs"
+    for column, cells, detail in [
+        (Column("x", BYTES), [None, "", float("nan"), b""], empty),
+        (Column("x", INT64), [None, "", float("nan"), b""], empty),
+        (Column("x", FLOAT), [None, "", float("nan"), b""], empty),
+        (Column("x", FLOAT), ["nan", "old", "1e99"], ""),
+        (Column("x", INT64, many=True), [[1, "two"]], "'two' is not an integer"),
+        (Column("x", FLOAT, positive=True), ["0", "-1.5", "1e-40"], log),
+        (Column("x", INT64, positive=True), ["0", "-3"], log),
+    ]:
+        for cell in cells:
+            with pytest.raises(table_rows.BadRowError, match=f"^column 'x':? {detail.format(cell)}") as caught:
+                table_rows.parse_column(column, cell)
+            assert caught.value.reason is Reason.BAD_VALUE
+            if not column.many and column.kind != BYTES:
+                assert table_rows.parse_column(dataclasses.replace(column, missing="default", default=-1), cell) == -1
+            strict = dataclasses.replace(column, missing="error")
+            with pytest.raises(table_rows.MissingValueError, match=r"'x'.*columns.x.missing is error: correct it, or"):
+                table_rows.parse_column(strict, cell)
 
 
-@pytest.mark.parametrize("cell", [None, "", "nan", "old", "1e99"], ids=repr)
-def test_missing_value_is_handled_as_the_column_says(cell: object) -> None:
-    with pytest.raises(table_rows.BadRowError) as caught:
-        table_rows.parse_column(Column("age", FLOAT), cell)
-    assert caught.value.reason is Reason.BAD_VALUE
-    assert table_rows.parse_column(Column("age", FLOAT, missing="default", default=-1), cell) == -1.0
-    with pytest.raises(
-        table_rows.MissingValueError, match=r"^column 'age'.*columns.age.missing is error: correct it, or"
-    ):
-        table_rows.parse_column(Column("age", FLOAT, missing="error"), cell)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "expected"),
-    [
-        (BYTES, "é", "é".encode()),
-        (BYTES, os.fsdecode(b"\xff"), b"\xff"),
-        (BYTES, b"\xff\x00", b"\xff\x00"),
-        (BYTES, 7, b"7"),
-        (INT64, 7, 7),
-        (INT64, 7.0, 7),
-        (INT64, "7", 7),
-        (FLOAT, 7, 7.0),
-        (FLOAT, 1e-7, 1e-7),
-    ],
-)
-def test_parse_column_converts_a_cell_to_its_kind(kind: str, value: object, expected: object) -> None:
-    parsed = table_rows.parse_column(Column("x", kind), value)
-    assert (parsed, type(parsed)) == (expected, type(expected))
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"), [(FLOAT, "0"), (FLOAT, "-1.5"), (FLOAT, "1e-40"), (INT64, "0"), (INT64, "-3")]
-)
-def test_parse_column_that_must_be_positive_rejects_numbers_without_logarithm(kind: str, value: str) -> None:
-    column = Column("x", kind, positive=True)
-    with pytest.raises(table_rows.BadRowError, match=f"^column 'x': '{value}' has no logarithm; transform: log needs"):
-        table_rows.parse_column(column, value)
-    assert table_rows.parse_column(dataclasses.replace(column, missing="default", default=2), value) == 2
-    assert table_rows.parse_column(column, "1") == 1
-
-
-@pytest.mark.parametrize("value", [None, "", float("nan"), b""], ids=repr)
-@pytest.mark.parametrize("kind", [BYTES, INT64, FLOAT])
-def test_parse_column_of_an_empty_cell_is_an_error(kind: str, value: object) -> None:
-    with pytest.raises(table_rows.BadRowError, match=r"^column 'x' is empty$") as caught:
-        table_rows.parse_column(Column("x", kind), value)
-    assert caught.value.reason is Reason.BAD_VALUE
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
+def test_is_absolute_of_complete_addresses_only() -> None:
+    for path, expected in [
         ("/a.jpg", True),
         ("gs://b/a.jpg", True),
         ("HDFS://n/a.jpg", True),
@@ -148,10 +111,8 @@ def test_parse_column_of_an_empty_cell_is_an_error(kind: str, value: object) -> 
         ("~/a.jpg", False),  # in a table it is a name; a config expands it
         ("c:/a.jpg", False),
         ("", False),
-    ],
-)
-def test_is_absolute_of_complete_addresses_only(path: str, expected: bool) -> None:
-    assert table_rows.is_absolute(path) is expected
+    ]:
+        assert table_rows.is_absolute(path) is expected
 
 
 # ---- parse numbers
@@ -219,11 +180,8 @@ def test_parse_number_returns_a_storable_number_or_raises(value: float | int) ->
         assert bool(stored) == bool(value)
 
 
-def test_is_number_takes_any_notation() -> None:
+def test_is_number_takes_any_notation_and_no_name_of_a_column() -> None:
     for text in ["3", " -3 ", ".5", "1e3", "nan", "-Infinity", "1_000", "\u0663"]:
         assert table_rows.is_number(text)
-
-
-def test_is_number_takes_no_name_of_a_column() -> None:
     for text in ["", ".", "1,5", "0x10", "1st", "pixel0", "28x28", "True"]:
         assert not table_rows.is_number(text)
