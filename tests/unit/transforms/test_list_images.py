@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -36,23 +37,28 @@ def is_sorted_list(expected: Sequence[object]) -> Callable[[Sequence[object]], N
     return check
 
 
-@pytest.mark.parametrize("by", ["folder", "manifest", "trusted-manifest"])
-def test_workers_list_what_one_process_lists(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
-    monkeypatch.setattr(image_source, "MAX_REFS", 4)
-    source: image_source.ImageSource = files.FilesSource(str(folder))
-    if by != "folder":
-        source = manifest.ManifestSource(str(folder / "m.csv"), "csv", trust=by == "trusted-manifest")
-    refs, rejects, count = list_in_place(source)
-    assert (len(refs), len(rejects)) == {"folder": (12, 0), "manifest": (12, 1), "trusted-manifest": (13, 0)}[by]
-
-    def check_tallies(tallies: Sequence[summaries.Tally]) -> None:
+def has_listed(count: int) -> Callable[[Sequence[summaries.Tally]], None]:
+    def check(tallies: Sequence[summaries.Tally]) -> None:
         assert sum(tally.listed for tally in tallies) == count
 
+    return check
+
+
+def test_workers_list_what_one_process_lists(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_source, "MAX_REFS", 4)
+    table = manifest.ManifestSource(str(folder / "m.csv"), "csv")
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        listed = pipeline | list_images.ListImages(source)
-        assert_that(listed.images | beam.FlatMap(list), is_sorted_list(refs), label="Images")
-        assert_that(listed.rejects, is_sorted_list(rejects), label="Rejects")
-        assert_that(listed.tallies, check_tallies, label="Tallies")
+        for by, source, numbers in [
+            ("Folder", files.FilesSource(str(folder)), (12, 0)),
+            ("Manifest", table, (12, 1)),
+            ("Trusted", dataclasses.replace(table, trust=True), (13, 0)),
+        ]:
+            refs, rejects, count = list_in_place(source)
+            assert (len(refs), len(rejects)) == numbers
+            listed = pipeline | by >> list_images.ListImages(source)
+            assert_that(listed.images | f"Flat{by}" >> beam.FlatMap(list), is_sorted_list(refs), label=f"Images{by}")
+            assert_that(listed.rejects, is_sorted_list(rejects), label=f"Rejects{by}")
+            assert_that(listed.tallies, has_listed(count), label=f"Tallies{by}")
 
 
 def test_listing_of_a_writer_process_that_died_is_made_again(folder: pathlib.Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import unittest.mock
@@ -20,6 +21,7 @@ from imagebeam.transforms.summaries import PartialRanking, merge_rankings
 from tests.unit.transforms.small_batches import Ranked, SetAndRef, in_keyed_batches, rank_plainly
 
 BY_HASH = HashOrder(0, b"imagebeam.order")
+ORDERS: dict[str, Order] = {"Hash": BY_HASH, "Listed": ListedOrder()}
 RankedRun = tuple[str, int, list[ImageRef]]  # set, first rank, references
 
 
@@ -39,13 +41,14 @@ def create(refs: Sequence[SetAndRef], reshuffle: bool = False) -> beam.PTransfor
     return beam.Create(batches, reshuffle=reshuffle).with_output_types(rank_references.KeyedRefs)
 
 
-def runs_of(ranked: rank_references.RankedReferences) -> beam.PCollection[RankedRun]:
+def runs_of(ranked: rank_references.RankedReferences, label: str = "Run") -> beam.PCollection[RankedRun]:
     """The runs of references, each with its first rank."""
 
     def rank(run: sort_intervals.SortedRun, rankings: Iterable[PartialRanking]) -> RankedRun:
         return run[0], rank_references.first_rank(run, merge_rankings(rankings)), elements.unpack_refs(run[-1])
 
-    return ranked.runs | beam.Map(rank, beam.pvalue.AsIter(ranked.rankings)).with_output_types(RankedRun)
+    ranks = beam.Map(rank, beam.pvalue.AsIter(ranked.rankings)).with_output_types(RankedRun)
+    return ranked.runs | label >> ranks
 
 
 def join_runs(runs: Iterable[RankedRun]) -> Ranked:
@@ -76,35 +79,39 @@ def check_totals(expected: Ranked) -> Callable[[Sequence[PartialRanking]], None]
     return check
 
 
-@pytest.mark.parametrize(
-    ("order", "num_refs", "max_pending", "threads"),
-    [
-        pytest.param(BY_HASH, 500, 50_000, 1, id="hash"),
-        pytest.param(BY_HASH, 500, 70, 3, id="hash-many-bundles"),
-        pytest.param(BY_HASH, 3000, 1000, 1, id="hash-in-parts"),
-        pytest.param(BY_HASH, 0, 50_000, 1, id="hash-of-none"),
-        pytest.param(ListedOrder(), 500, 50_000, 1, id="listed"),
-        pytest.param(ListedOrder(), 500, 70, 3, id="listed-many-bundles"),
-        pytest.param(ListedOrder(), 1, 50_000, 1, id="listed-of-one"),
-        pytest.param(ListedOrder(), 0, 50_000, 1, id="listed-of-none"),
-    ],
-)
-def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(
-    monkeypatch: pytest.MonkeyPatch, order: Order, num_refs: int, max_pending: int, threads: int
-) -> None:
-    monkeypatch.setattr(step, "MAX_PENDING", max_pending)
+_digests: dict[tuple[str, int], set[int]] = {}  # by _keep_digest, in the threads of the runner
+
+
+def _keep_digest(key: tuple[str, int], rankings: Iterable[PartialRanking]) -> None:
+    _digests.setdefault(key, set()).add(merge_rankings(rankings).digest)
+
+
+def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", 50)
     monkeypatch.setattr(rank_references, "_NUM_QUANTILE_REFS", 100)  # fewer than there are
-    monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", 20)  # 500 in 50 intervals are 10 in each
-    refs = keyed_refs(num_refs)
-    expected = rank_plainly(refs, order)
-    random.Random(num_refs).shuffle(refs)
-    mode = "multi_threading" if threads > 1 else "in_memory"
-    options = pipeline_options.PipelineOptions(flags=[], direct_num_workers=threads, direct_running_mode=mode)
-    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner(), options=options) as pipeline:
-        ranked = pipeline | create(refs, reshuffle=threads > 1) | rank_references.RankReferences(order)
-        assert_that(runs_of(ranked), check_runs(expected), label="Runs")
-        assert_that(ranked.rankings, check_totals(expected), label="Ranking")
+    _digests.clear()
+    for num_refs, max_pending, max_part_refs, threads in [
+        (500, 50_000, 5, 1),  # 10 in each interval, which are cut into parts
+        (500, 70, 5, 3),  # many bundles
+        (1500, 500, 20, 1),
+        (1, 50_000, 20, 1),
+        (0, 50_000, 20, 1),
+    ]:
+        monkeypatch.setattr(step, "MAX_PENDING", max_pending)
+        monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", max_part_refs)
+        refs = keyed_refs(num_refs)
+        shuffled = random.Random(max_pending).sample(refs, num_refs)
+        mode = "multi_threading" if threads > 1 else "in_memory"
+        options = pipeline_options.PipelineOptions(flags=[], direct_num_workers=threads, direct_running_mode=mode)
+        with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner(), options=options) as pipeline:
+            created = pipeline | create(shuffled, reshuffle=threads > 1)
+            for name, order in ORDERS.items():
+                ranked, expected = created | name >> rank_references.RankReferences(order), rank_plainly(refs, order)
+                assert_that(runs_of(ranked, f"Run{name}"), check_runs(expected), label=f"Runs{name}")
+                assert_that(ranked.rankings, check_totals(expected), label=f"Ranking{name}")
+                assert_that(ranked.rankings, functools.partial(_keep_digest, (name, num_refs)), label=f"Digest{name}")
+    assert {len(found) for found in _digests.values()} == {1}  # the order of the listing does not matter
+    assert len({*itertools.chain(*_digests.values())}) == 7  # of two orders and four numbers; those of none are alike
 
 
 def test_references_of_a_bundle_are_packed_whenever_enough_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,35 +135,7 @@ def test_hash_order_of_grouped_references_keeps_each_group_in_one_run() -> None:
         assert_that(runs_of(pipeline | create(refs) | rank_references.RankReferences(order)), check)
 
 
-@pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
-def test_digest_of_many_intervals_ignores_the_order_of_listing(monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
-    monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", 50)
-    monkeypatch.setattr(rank_references, "_NUM_QUANTILE_REFS", 100)
-    monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", 5)
-    refs = keyed_refs(500)
-
-    def digest_all(_: bytes, rankings: Iterable[PartialRanking]) -> bytes:
-        return merge_rankings(rankings).digest.to_bytes(16, "big")
-
-    def check(digests: Sequence[bytes]) -> None:
-        assert len(digests) == 2 and digests[0] == digests[1]
-
-    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        digests = []
-        for name, listed in {"Forwards": refs, "Backwards": refs[::-1]}.items():
-            created = pipeline | f"Create{name}" >> create(listed)
-            ranked = created | f"Rank{name}" >> rank_references.RankReferences(order)
-            start = pipeline | f"Start{name}" >> beam.Impulse()
-            digests.append(start | f"Digest{name}" >> beam.Map(digest_all, beam.pvalue.AsIter(ranked.rankings)))
-        assert_that(digests | beam.Flatten(), check)
-
-
-@pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
-@pytest.mark.parametrize("num_intervals", [1, sort_intervals.NUM_INTERVALS])
-def test_ranking_finds_keys_that_occur_twice_even_in_two_sets(
-    monkeypatch: pytest.MonkeyPatch, order: Order, num_intervals: int
-) -> None:
-    monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", num_intervals)
+def test_ranking_finds_keys_that_occur_twice_even_in_two_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", 30)
     unique = [("train", ref(f"{index}.jpg", position=index)) for index in range(150)]
     again = [
@@ -174,9 +153,12 @@ def test_ranking_finds_keys_that_occur_twice_even_in_two_sets(
         assert ranking.duplicates == expected
         assert ranking.num_duplicates == 2
 
-    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        ranked = pipeline | create([*unique, *again]) | rank_references.RankReferences(order)
-        assert_that(ranked.rankings, check)
+    for num_intervals in (1, sort_intervals.NUM_INTERVALS):
+        monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", num_intervals)
+        with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+            created = pipeline | create([*unique, *again])
+            for name, order in ORDERS.items():
+                assert_that((created | name >> rank_references.RankReferences(order)).rankings, check, label=f"C{name}")
 
 
 def test_ranking_names_the_first_five_duplicates_and_the_labels_of_classes_sorted() -> None:
@@ -216,17 +198,16 @@ def in_intervals(order: Order, refs: Sequence[SetAndRef]) -> list[sort_intervals
     return [(interval, [rows]) for interval, rows in blocks]
 
 
-@pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
-def test_references_sorted_by_writer_processes_are_ranked_alike(monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
+def test_references_sorted_by_writer_processes_are_ranked_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_references, "_MAX_SENT", 40)
     monkeypatch.setattr(rank_references, "_MAX_TASKS", 2)
     with writer_processes.start(2) as pool:
         submit = unittest.mock.Mock(wraps=pool.submit)
         monkeypatch.setattr(pool, "submit", submit)
-        for num_refs in (0, 1, 30, 500):
+        for order, num_refs in itertools.product(ORDERS.values(), (0, 1, 30, 500)):
             intervals = in_intervals(order, keyed_refs(num_refs))
             assert sort_in_bundle(order, intervals, pool.token) == sort_in_bundle(order, intervals, None)
-    assert submit.call_count >= 500 // 60
+    assert submit.call_count >= 2 * (500 // 60)
 
 
 def test_references_whose_process_dies_are_sorted_in_another_one(monkeypatch: pytest.MonkeyPatch) -> None:

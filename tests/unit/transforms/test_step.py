@@ -187,19 +187,14 @@ def pickled_batches(add_steps: AddSteps) -> list[str]:
     return [label for (label, one), (_, other) in batches if coder_of(one) != coder_of(other)]
 
 
-def test_graph_of_a_conversion_without_type_checks_packs_batches_by_their_coder(folder: pathlib.Path) -> None:
+def test_graph_without_type_checks_packs_batches_by_their_coder(folder: pathlib.Path) -> None:
     for fields in [
-        {},  # split-by-hash
-        {"split": SHARES},  # stratified
-        {"label": GROUPS, "split": SHARES | {"group": "one"}},  # stratified-groups
-        {"output": {"uri": "/nowhere", "shuffle": "none"}},  # in-the-order-of-the-listing
-        {"duplicates": {"exact": "drop"}},  # drops-duplicates
+        {"split": SHARES, "duplicates": {"exact": "drop"}},  # stratified, drops duplicates
+        {"label": GROUPS, "split": SHARES | {"group": "one"}},  # stratified groups
+        {"output": {"uri": "/nowhere", "shuffle": "none"}},  # in the order of the listing
         {"snapshot": UPDATE},  # update
     ]:
         assert pickled_batches(steps_of(folder, fields)) == []
-
-
-def test_graph_of_a_compaction_without_type_checks_packs_batches_by_their_coder() -> None:
     assert pickled_batches(add_compaction) == []
 
 

@@ -175,57 +175,43 @@ def split_plainly(refs: Sequence[tuple[str, ImageRef]], order: HashOrder, is_gro
     return splits
 
 
-# Of 500 or 300 references each pair of two settings; of one or none the two ends.
-@pytest.mark.parametrize(
-    ("num_refs", "num_classes", "num_intervals", "max_part_refs", "is_grouped"),
-    [
-        (0, 1, 1, 1000, False),
-        (0, 1, 7, 3, True),
-        (1, 1, 1, 40, True),
-        (1, 1, 1024, 1000, False),
-        (500, 1, 1, 1000, True),
-        (500, 1, 1, 40, False),
-        (500, 1, 7, 3, False),
-        (500, 1, 7, 3, True),
-        (500, 1, 1024, 1000, True),
-        (500, 40, 1, 1000, False),
-        (500, 40, 1, 40, True),
-        (500, 40, 7, 3, True),
-        (500, 40, 1024, 1000, False),
-        (300, 300, 1, 1000, True),
-        (300, 300, 1, 40, False),
-        (300, 300, 7, 3, False),
-        (300, 300, 1024, 1000, True),
-    ],
-)
-def test_cut_classes_splits_like_a_plain_sort_of_each_class(
-    monkeypatch: pytest.MonkeyPatch,
-    num_refs: int,
-    num_classes: int,
-    num_intervals: int,
-    max_part_refs: int,
-    is_grouped: bool,
-) -> None:
-    monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", max_part_refs)
-    monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", num_intervals)
-    monkeypatch.setattr(step, "MAX_PENDING", 30)
-    order = HashOrder(1, b"imagebeam.split", "group" if is_grouped else "key")
-    rng = random.Random(num_refs)
-    refs = []
-    for index in range(num_refs):
-        name = index % num_classes  # a group is of one class
-        group = f"{name}-{rng.randrange(9)}" if index % 10 else ""
+def in_classes() -> list[tuple[str, ImageRef]]:
+    """Returns 500 references of a class of many images, of some of a few, and of many of one."""
+    rng, refs = random.Random(0), []
+    for index, name in enumerate([*[0] * 200, *[*range(1, 21)] * 10, *range(21, 121)]):
+        group = f"{name}-{rng.randrange(9)}" if index % 10 else ""  # a group is of one class
         refs.append((ascii(f"class {name}\udcff"), ImageRef(f"{index}\udcff.jpg", f"/data/{index}.jpg", group=group)))
-    expected = split_plainly(refs, order, is_grouped)
-    rng.shuffle(refs)
+    return refs
 
+
+def are(expected: Sequence[ImageRef]) -> Callable[[Sequence[ImageRef]], None]:
     def check(found: Sequence[ImageRef]) -> None:
-        assert sorted(ref._replace(split="") for ref in found) == sorted(ref for _, ref in refs)
-        assert {ref.key: ref.split for ref in found} == expected
+        assert sorted(found) == sorted(expected)
 
-    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        created = pipeline | beam.Create(in_keyed_batches(refs)).with_output_types(rank_references.KeyedRefs)
-        assert_that(created | CutClasses(order, divide_by_thirds, is_grouped) | beam.FlatMap(list), check)
+    return check
+
+
+def test_cut_classes_splits_like_a_plain_sort_of_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "MAX_PENDING", 30)
+    for num_refs, num_intervals, max_part_refs in [
+        (0, 7, 3),
+        (1, 1024, 40),
+        (500, 1, 1000),
+        (500, 1, 40),
+        (500, 7, 3),
+        (500, 1024, 1000),
+    ]:
+        monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", max_part_refs)
+        monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", num_intervals)
+        refs = random.Random(num_refs).sample(in_classes(), num_refs)
+        with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+            created = pipeline | beam.Create(in_keyed_batches(refs)).with_output_types(rank_references.KeyedRefs)
+            for field in ("key", "group"):
+                order = HashOrder(1, b"imagebeam.split", field)
+                splits = split_plainly(refs, order, field == "group")
+                cut = created | f"Cut{field}" >> CutClasses(order, divide_by_thirds, field == "group")
+                expected = [each._replace(split=splits[each.key]) for _, each in refs]
+                assert_that(cut | f"Flatten{field}" >> beam.FlatMap(list), are(expected), label=f"Check{field}")
 
 
 def test_no_step_yields_an_element_for_each_class_and_interval() -> None:
