@@ -18,7 +18,7 @@ from imagebeam.pipelines import convert
 from imagebeam.transforms import dataset_settings, elements, write_shards
 from imagebeam.transforms.images import checked_image, pillow_decoder, prepare
 from imagebeam.transforms.shard import shard_writer, writer_processes
-from tests import datasets, delayed_storage, image_sets
+from tests import case_tables, datasets, delayed_storage, image_sets
 from tests.unit.transforms import small_dataset
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
@@ -211,24 +211,21 @@ def test_shards_with_a_limit_of_seconds_are_written_apart(job: Job) -> None:
     assert (job.apart, job.marks()) == ([0, 1], [])
 
 
-@pytest.mark.parametrize(
-    ("marks", "more"),
-    [
-        pytest.param(False, {}, id="writer process of the launcher"),
-        pytest.param(True, {"put": 3, "delete": 3, "stat": 1}, id="worker"),
-    ],
-)
-def test_requests_of_three_shards(job: Job, marks: bool, more: dict[str, int]) -> None:
-    store = delayed_storage.DelayedStorage()
-    with delayed_storage.mounted(store) as output:
-        job.settings = dataclasses.replace(job.settings, output=output)
-        worker = job.start_worker() if marks else job.writer
-        for task in job.tasks:
-            worker.write(task)
-    ours = collections.Counter(
-        {"put": 12, "read": 3, "checksum": 3}
-    )  # a shard, two files beside it, its description; a look
-    assert store.requests == ours + collections.Counter(more)
+def test_requests_of_three_shards(job: Job) -> None:
+    for marks, more in [
+        (False, {}),  # writer process of the launcher
+        (True, {"put": 3, "delete": 3, "stat": 1}),  # worker
+    ]:
+        store = delayed_storage.DelayedStorage()
+        with delayed_storage.mounted(store) as output:
+            job.settings = dataclasses.replace(job.settings, output=output)
+            worker = job.start_worker() if marks else job.writer
+            for task in job.tasks:
+                worker.write(task)
+        ours = collections.Counter(
+            {"put": 12, "read": 3, "checksum": 3}
+        )  # a shard, two files beside it, its description; a look
+        assert store.requests == ours + collections.Counter(more)
 
 
 # --- with the writer processes of the launcher ------------------------------------------------------------------------
@@ -246,26 +243,22 @@ def rejects(output: pathlib.Path) -> dict[str, tuple[str, str]]:
     return {line["key"]: (line["reason"], line["detail"]) for line in lines}
 
 
-@pytest.mark.parametrize(
-    ("workers", "more"),
-    [
-        pytest.param(1, {}, id="one-worker"),
-        pytest.param(2, {"duplicates": {"exact": "drop"}}, id="two-workers-that-read-twice"),
-    ],
-)
-def test_images_that_kill_are_named_and_the_rest_is_written(
-    images: pathlib.Path, tmp_path: pathlib.Path, workers: int, more: dict[str, object]
-) -> None:
-    for name in ("cat/a.heic", "dog/b.heic"):
-        (images / name).write_bytes(HEIC + b"kill")
-    sections = {"source": {"uri": str(images)}, "output": {"uri": str(tmp_path / "out"), "num_shards": 2}}
-    result = convert.convert({**sections, **more, "rejects": {"max_fraction": 0.5}}, workers=workers)
-    assert result.catalog is not None
-    assert (result.catalog.counts.written, dict(result.catalog.counts.rejected)) == (12, {"crashed": 2})
-    found = rejects(tmp_path / "out")
-    assert {key: reason for key, (reason, _) in found.items()} == {"cat/a.heic": "crashed", "dog/b.heic": "crashed"}
-    assert "two processes died on it" in found["cat/a.heic"][1]
-    assert len(list(datasets.read(tmp_path / "out", "train"))) == 12
+def test_images_that_kill_are_named_and_the_rest_is_written(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for workers, more in [
+        (1, {}),  # one-worker
+        (2, {"duplicates": {"exact": "drop"}}),  # two-workers-that-read-twice
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        for name in ("cat/a.heic", "dog/b.heic"):
+            (images / name).write_bytes(HEIC + b"kill")
+        sections = {"source": {"uri": str(images)}, "output": {"uri": str(folder / "out"), "num_shards": 2}}
+        result = convert.convert({**sections, **more, "rejects": {"max_fraction": 0.5}}, workers=workers)
+        assert result.catalog is not None
+        assert (result.catalog.counts.written, dict(result.catalog.counts.rejected)) == (12, {"crashed": 2})
+        found = rejects(folder / "out")
+        assert {key: reason for key, (reason, _) in found.items()} == {"cat/a.heic": "crashed", "dog/b.heic": "crashed"}
+        assert "two processes died on it" in found["cat/a.heic"][1]
+        assert len(list(datasets.read(folder / "out", "train"))) == 12
 
 
 def test_image_that_takes_too_long_is_rejected(images: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import itertools
 import os
 import pathlib
 import random
@@ -18,6 +19,7 @@ from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.images import checked_image, image_functions, prepare, resample, side_by_side
 from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.shard import encode, image_hashes, kept_images, read_ahead, shard_writer, writer_processes
+from tests import case_tables
 from tests.unit.transforms import small_dataset
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
@@ -117,28 +119,27 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("keeps_state", [False, True], ids=["no-state", "state"])
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_shard_is_the_one_that_is_written_image_by_image(
-    tmp_path: pathlib.Path, taken: list[int], alone: Callable[..., Any], kind: str, compression: str, keeps_state: bool
+    tmp_path: pathlib.Path, taken: list[int], alone: Callable[..., Any]
 ) -> None:
-    refs = make_refs(tmp_path / "in", KINDS[kind])
-    fields = {"recipe": KINDS[kind].recipe, "compression": compression, "keeps_state": keeps_state}
-    found = write(tmp_path / "runs", refs, **fields)
-    assert sum(taken) == found[0].shard.records == 2 * NUM_IMAGES
-    assert alone(tmp_path / "alone", refs, **fields) == found
-    assert sum(taken) == 2 * NUM_IMAGES
+    for number, kind in enumerate(KINDS):
+        refs = make_refs(tmp_path / kind, KINDS[kind])
+        for compression, keeps_state in (("none", bool(number % 2)), ("gzip", not number % 2)):
+            taken.clear()
+            fields = {"recipe": KINDS[kind].recipe, "compression": compression, "keeps_state": keeps_state}
+            found = write(tmp_path / f"{kind}-{compression}", refs, **fields)
+            assert sum(taken) == found[0].shard.records == 2 * NUM_IMAGES
+            assert alone(tmp_path / f"{kind}-{compression}-alone", refs, **fields) == found
+            assert sum(taken) == 2 * NUM_IMAGES
 
 
-@pytest.mark.parametrize("run_size", [1, 7, 256, 257, 1000])
-def test_shard_does_not_depend_on_runs(
-    tmp_path: pathlib.Path, taken: list[int], alone: Callable[..., Any], run_size: int
-) -> None:
+def test_shard_does_not_depend_on_runs(tmp_path: pathlib.Path, taken: list[int], alone: Callable[..., Any]) -> None:
     refs = make_refs(tmp_path / "in")
-    found = write(tmp_path / "runs", refs, run_size)
-    assert (sum(taken), max(taken)) == (len(refs), min(run_size, 256))
-    assert alone(tmp_path / "alone", refs) == found
+    expected = alone(tmp_path / "alone", refs)
+    for run_size in (1, 7, 256, 257, 1000):
+        taken.clear()
+        assert write(tmp_path / f"runs-of-{run_size}", refs, run_size) == expected
+        assert (sum(taken), max(taken)) == (len(refs), min(run_size, 256))
 
 
 def _cut_short(path: pathlib.Path) -> None:
@@ -161,19 +162,20 @@ DAMAGES: dict[str, tuple[Callable[[pathlib.Path], None], Reason]] = {
 }
 
 
-@pytest.mark.parametrize("num_before", [0, 60], ids=["at-once", "later"])
-@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_file_gives_the_records_and_rejects_that_single_images_give(
-    tmp_path: pathlib.Path, alone: Callable[..., Any], taken: list[int], damage: str, num_before: int
+    tmp_path: pathlib.Path, alone: Callable[..., Any], taken: list[int]
 ) -> None:
-    refs, (harm, reason) = make_refs(tmp_path / "in"), DAMAGES[damage]
-    others = [ref for ref in refs if ref.uri != refs[0].uri]
-    refs = others[:num_before] + [ref for ref in refs if ref not in others[:num_before]]
-    harm(pathlib.Path(refs[num_before].uri))
-    found = write(tmp_path / "runs", refs)
-    assert found[0].rejected == {reason.value: NUM_IMAGES - 100 if damage == "cut-short" else NUM_IMAGES}
-    assert sum(taken) == num_before
-    assert alone(tmp_path / "alone", refs) == found
+    for damage, num_before in itertools.product(DAMAGES, (0, 60)):
+        folder, (harm, reason) = case_tables.new_folder(tmp_path), DAMAGES[damage]
+        refs = make_refs(folder / "in")
+        others = [ref for ref in refs if ref.uri != refs[0].uri]
+        refs = others[:num_before] + [ref for ref in refs if ref not in others[:num_before]]
+        harm(pathlib.Path(refs[num_before].uri))
+        taken.clear()
+        found = write(folder / "runs", refs)
+        assert found[0].rejected == {reason.value: NUM_IMAGES - 100 if damage == "cut-short" else NUM_IMAGES}
+        assert sum(taken) == num_before
+        assert alone(folder / "alone", refs) == found
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -193,12 +195,10 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", OTHERS)
 def test_run_with_another_reference_and_all_after_it_are_left(
-    tmp_path: pathlib.Path, taken: list[int], monkeypatch: pytest.MonkeyPatch, change: str
+    tmp_path: pathlib.Path, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refs = make_refs(tmp_path / "in", num_files=1)[:90]
-    refs[40] = refs[40]._replace(**OTHERS[change])
+    plain = make_refs(tmp_path / "in", num_files=1)[:90]
     left: list[tuple[ImageRef, int]] = []
 
     def stop(refs: Any, *arguments: Any) -> tuple[()]:
@@ -206,21 +206,26 @@ def test_run_with_another_reference_and_all_after_it_are_left(
         return ()
 
     monkeypatch.setattr(shard_writer.read_images, "read_or_take", stop)
-    written, _ = write(tmp_path / "runs", refs)
-    assert left == [(ref, 30) for ref in refs[30:]]
-    assert (taken, written.shard.records, written.statistics["formats"]) == ([30], 30, {"raw": 30})
+    for change, fields in OTHERS.items():
+        refs = [*plain[:40], plain[40]._replace(**fields), *plain[41:]]
+        taken.clear()
+        left.clear()
+        written, _ = write(tmp_path / change, refs)
+        assert left == [(ref, 30) for ref in refs[30:]]
+        assert (taken, written.shard.records, written.statistics["formats"]) == ([30], 30, {"raw": 30})
 
 
-@pytest.mark.parametrize("change", [name for name in OTHERS if name not in ("remote", "inside", "blocks")])
-def test_other_reference_gives_what_single_images_give(
-    tmp_path: pathlib.Path, alone: Callable[..., Any], change: str
-) -> None:
-    refs = make_refs(tmp_path / "in")
-    refs[40] = refs[40]._replace(**OTHERS[change])
-    fields = {"keeps_state": True}
-    if change in ("mask", "extra-image"):
-        refs[40] = refs[40]._replace(uri="nowhere")  # else its record would need features for them
-    assert write(tmp_path / "runs", refs, **fields) == alone(tmp_path / "alone", refs, **fields)
+def test_other_reference_gives_what_single_images_give(tmp_path: pathlib.Path, alone: Callable[..., Any]) -> None:
+    plain = make_refs(tmp_path / "in")[:90]
+    for change, fields in OTHERS.items():
+        if change in ("remote", "inside", "blocks"):
+            continue
+        other = plain[40]._replace(**fields)
+        if change in ("mask", "extra-image"):
+            other = other._replace(uri="nowhere")  # else its record would need features for them
+        refs = [*plain[:40], other, *plain[41:]]
+        found = write(tmp_path / change, refs, keeps_state=True)
+        assert found == alone(tmp_path / f"{change}-alone", refs, keeps_state=True)
 
 
 def test_packed_file_gives_the_records_of_the_plain_one(tmp_path: pathlib.Path, taken: list[int]) -> None:
@@ -258,9 +263,11 @@ def test_progress_never_goes_back(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     assert noted == [30, 60, 90, *range(90, len(refs))]
 
 
-@pytest.mark.parametrize(
-    ("fields", "is_kept"),
-    [
+def test_policy_keeps_pixels_or_leaves_them(
+    tmp_path: pathlib.Path, taken: list[int], alone: Callable[..., Any]
+) -> None:
+    refs = make_refs(tmp_path / "in")[:100]
+    for fields, is_kept in [
         ({}, True),
         ({"check": "decode"}, True),
         ({"check": "tensorflow"}, True),
@@ -278,33 +285,25 @@ def test_progress_never_goes_back(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
         ({"raw_shape": None}, False),
         ({"is_raw": True}, False),
         ({"is_base64": True}, False),
-    ],
-    ids=str,
-)
-def test_policy_keeps_pixels_or_leaves_them(
-    tmp_path: pathlib.Path, taken: list[int], alone: Callable[..., Any], fields: dict[str, Any], is_kept: bool
-) -> None:
-    policy, refs = dataclasses.replace(POLICY, **fields), make_refs(tmp_path / "in")[:100]
-    found = write(tmp_path / "runs", refs, policy=policy)
-    assert sum(taken) == 100 * is_kept
-    assert alone(tmp_path / "alone", refs, policy=policy) == found
+    ]:
+        folder, policy = case_tables.new_folder(tmp_path), dataclasses.replace(POLICY, **fields)
+        taken.clear()
+        found = write(folder / "runs", refs, policy=policy)
+        assert sum(taken) == 100 * is_kept
+        assert alone(folder / "alone", refs, policy=policy) == found
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_recipe_that_needs_more_leaves_all() -> None:
+    for fields in [
         {"features": RECIPE.features[:-1]},
         {"features": features.resolve_features({}, "class", {}, pixels="int64")},
         {"features": features.resolve_features({features.ENTRY_POINTS: "points"}, "class", {})},
         {"kept": (features.Feature("a", "columns/a", features.BYTES),)},
         {"extra_images": ("after",)},
         {"columns": ("image/object/class/label", "image/object/class/text")},
-    ],
-    ids=["no-image", "list-of-pixels", "entry-points", "kept", "extra-images", "objects"],
-)
-def test_recipe_that_needs_more_leaves_all(fields: dict[str, Any]) -> None:
-    writer: Any = None
-    assert kept_images.find_pixels(writer, dataclasses.replace(RECIPE, **fields), POLICY) is None
+    ]:
+        writer: Any = None
+        assert kept_images.find_pixels(writer, dataclasses.replace(RECIPE, **fields), POLICY) is None
 
 
 @pytest.mark.parametrize("why", ["skipped", "hashes", "after-a-death", "large"])

@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -151,32 +151,29 @@ def change_fields(path: pathlib.Path) -> None:
     path.write_text(json.dumps({"shards": {}}))  # as another version might
 
 
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        pytest.param(SHARD, os.unlink, id="shard-missing"),
-        pytest.param(SHARD, empty, id="shard-empty"),
-        pytest.param(SHARD, flip_a_bit, id="shard-changed"),
-        pytest.param(INDEX, os.unlink, id="index-missing"),
-        pytest.param(INDEX, empty, id="index-empty"),
-        pytest.param(INDEX, flip_a_bit, id="index-changed"),
-        pytest.param(SIZES, os.unlink, id="sizes-missing"),
-        pytest.param(SIZES, empty, id="sizes-empty"),
-        pytest.param(SIZES, flip_a_bit, id="sizes-changed"),
-        pytest.param(REJECTS, os.unlink, id="rejects-missing"),
-        pytest.param(REJECTS, empty, id="rejects-empty"),
-        pytest.param(DONE, os.unlink, id="description-missing"),
-        pytest.param(DONE, empty, id="description-empty"),
-        pytest.param(DONE, change_fields, id="description-of-another-version"),
-    ],
-)
 def test_write_of_shard_whose_staged_files_are_damaged_writes_it_again(
-    refs: list[ImageRef], layout: DatasetSettings, name: str, damage: Callable[[pathlib.Path], None]
+    refs: list[ImageRef], layout: DatasetSettings
 ) -> None:
     pathlib.Path(refs[3].uri).write_bytes(b"no image")
     first, files = write(layout, refs), staged_files(layout)
-    damage(pathlib.Path(layout.paths.staging("f1"), name))
-    assert (write(layout, refs), staged_files(layout)) == (first, files)
+    for name, damage in [
+        (SHARD, os.unlink),  # shard-missing
+        (SHARD, empty),  # shard-empty
+        (SHARD, flip_a_bit),  # shard-changed
+        (INDEX, os.unlink),  # index-missing
+        (INDEX, empty),  # index-empty
+        (INDEX, flip_a_bit),  # index-changed
+        (SIZES, os.unlink),  # sizes-missing
+        (SIZES, empty),  # sizes-empty
+        (SIZES, flip_a_bit),  # sizes-changed
+        (REJECTS, os.unlink),  # rejects-missing
+        (REJECTS, empty),  # rejects-empty
+        (DONE, os.unlink),  # description-missing
+        (DONE, empty),  # description-empty
+        (DONE, change_fields),  # description-of-another-version
+    ]:
+        damage(pathlib.Path(layout.paths.staging("f1"), name))
+        assert (write(layout, refs), staged_files(layout)) == (first, files)
 
 
 def test_write_of_shard_that_an_interrupted_commit_moved_to_the_output_keeps_it(
