@@ -11,7 +11,7 @@ from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import box_csv
-from tests import detection_sets, error_texts, spread_rows, written_files
+from tests import case_tables, detection_sets, error_texts, spread_rows, written_files
 
 ROW = "0.jpg,40,20,cat,0,0,10,10\n"
 
@@ -54,22 +54,18 @@ def test_columns_have_other_names_and_boxes_their_size(tmp_path: pathlib.Path) -
         assert found == [(each,) for each in expected]
 
 
-@pytest.mark.parametrize(
-    ("head", "section", "code"),
-    [
+def test_head_that_does_not_fit_is_refused_with_the_setting(tmp_path: pathlib.Path) -> None:
+    for head, section, code in [
         (detection_sets.CSV_HEADER.replace(",", ";").encode(), {}, "box-csv-unknown-column"),
         (f"\ufeff{ROW}".encode("utf-16-le"), {}, "box-csv-not-utf8"),
         (detection_sets.CSV_HEADER.encode(), {"columns": {"xmin": "left"}}, "box-csv-unknown-column"),
         (b"image,xmin", {}, "box-csv-unknown-column"),
         (f"{detection_sets.CSV_HEADER},class".encode(), {}, "box-csv-column-twice"),
-    ],
-)
-def test_head_that_does_not_fit_is_refused_with_the_setting(
-    tmp_path: pathlib.Path, head: bytes, section: dict[str, Any], code: str
-) -> None:
-    (tmp_path / "train.csv").write_bytes(head + b"\n")
-    with error_texts.raises(code):
-        open_csv(tmp_path, **section)
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        (folder / "train.csv").write_bytes(head + b"\n")
+        with error_texts.raises(code):
+            open_csv(folder, **section)
 
 
 @pytest.mark.parametrize(
@@ -113,26 +109,24 @@ def test_rows_of_an_image_are_joined_wherever_they_are(tmp_path: pathlib.Path) -
         assert found == {(each.name, detection_sets.CLASSES.index(each.name) + 1, *each.shares) for each in expected}
 
 
-@pytest.mark.parametrize(
-    ("rows", "reject"),
-    [
-        pytest.param("0.jpg,40,20,cat,0,0,10", "bad_value: .*line 2: ymax is '', expected a finite number", id="short"),
-        pytest.param("0.jpg,40,20,cat,0,0,nan,10", "bad_value: .*xmax is 'nan'", id="nan"),
-        pytest.param("0.jpg,40,20,cat,9,0,5,10", "bad_value: .*the box ends before it begins: 9 to 5", id="order"),
-        pytest.param("0.jpg,x,20,cat,0,0,5,10", "bad_value: .*line 2: height and width are .*'x'", id="width"),
-        pytest.param(f"{ROW}0.jpg,41,20,cat,0,0,5,10", "bad_value: .*41 x 20 in line 3, and 40 x 20 in", id="sizes"),
-        pytest.param("0.jpg,40,20,,0,0,5,10", "unknown_label: .*line 2: the class '' is none of", id="no-class"),
-        pytest.param("7.jpg,40,20,cat,0,0,5,10", "not_found: .*there is no file", id="no-image"),
-        pytest.param("../0.jpg,40,20,cat,0,0,5,10", "outside_root: ", id="outside"),
-        pytest.param(",40,20,cat,0,0,5,10", "bad_row: .*line 2: file_name is ''", id="no-name"),
-    ],
-)
-def test_bad_row_rejects_its_image(tmp_path: pathlib.Path, rows: str, reject: str) -> None:
-    write_rows(tmp_path, f"{rows}\n1.jpg,40,20,cat,0,0,10,10\n")
-    refs, rejects, _ = listed(open_csv(tmp_path))
-    assert list(refs) == ["images/1.jpg"]
-    (found,) = rejects.values()
-    assert re.search(reject, found)
+def test_bad_row_rejects_its_image(tmp_path: pathlib.Path) -> None:
+    for rows, reject in [
+        ("0.jpg,40,20,cat,0,0,10", "bad_value: .*line 2: ymax is '', expected a finite number"),  # short
+        ("0.jpg,40,20,cat,0,0,nan,10", "bad_value: .*xmax is 'nan'"),  # nan
+        ("0.jpg,40,20,cat,9,0,5,10", "bad_value: .*the box ends before it begins: 9 to 5"),  # order
+        ("0.jpg,x,20,cat,0,0,5,10", "bad_value: .*line 2: height and width are .*'x'"),  # width
+        (f"{ROW}0.jpg,41,20,cat,0,0,5,10", "bad_value: .*41 x 20 in line 3, and 40 x 20 in"),  # sizes
+        ("0.jpg,40,20,,0,0,5,10", "unknown_label: .*line 2: the class '' is none of"),  # no-class
+        ("7.jpg,40,20,cat,0,0,5,10", "not_found: .*there is no file"),  # no-image
+        ("../0.jpg,40,20,cat,0,0,5,10", "outside_root: "),  # outside
+        (",40,20,cat,0,0,5,10", "bad_row: .*line 2: file_name is ''"),  # no-name
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        write_rows(folder, f"{rows}\n1.jpg,40,20,cat,0,0,10,10\n")
+        refs, rejects, _ = listed(open_csv(folder))
+        assert list(refs) == ["images/1.jpg"]
+        (found,) = rejects.values()
+        assert re.search(reject, found)
 
 
 def test_boxes_are_clipped_or_dropped_and_counted(tmp_path: pathlib.Path) -> None:
@@ -159,26 +153,23 @@ def test_given_classes_decide_the_ids(tmp_path: pathlib.Path) -> None:
     assert "the class 'cat' is none of source.box_csv.classes" in rejects["images/0.jpg"]
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
+def test_files_and_folders_are_found(tmp_path: pathlib.Path) -> None:
+    for files, expected in [
         (["train_labels.csv", "test_labels.csv", "images/x"], [("train", "images"), ("test", "images")]),
         (["train_labels.csv", "images/train/x", "train/x"], [("train", "images/train")]),
         (["train/_annotations.csv", "valid/_annotations.csv"], [("train", "train"), ("valid", "valid")]),
         (["train.csv"], [("train", "")]),
-    ],
-)
-def test_files_and_folders_are_found(tmp_path: pathlib.Path, files: list[str], expected: list[tuple[str, str]]) -> None:
-    written_files.write(tmp_path, dict.fromkeys(files, "x"))
-    root, splits = box_csv.find(str(tmp_path), box_csv.BoxCsv())
-    assert (root, [(split.name, split.folder) for split in splits]) == (str(tmp_path), expected)
-    root, splits = box_csv.find(str(tmp_path / files[0]), box_csv.BoxCsv())
-    assert [split.name for split in splits] == ["train"]
+    ]:
+        place = case_tables.new_folder(tmp_path)
+        written_files.write(place, dict.fromkeys(files, "x"))
+        root, splits = box_csv.find(str(place), box_csv.BoxCsv())
+        assert (root, [(split.name, split.folder) for split in splits]) == (str(place), expected)
+        root, splits = box_csv.find(str(place / files[0]), box_csv.BoxCsv())
+        assert [split.name for split in splits] == ["train"]
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
+def test_unusable_file_is_a_problem(tmp_path: pathlib.Path) -> None:
+    for content, problem in [
         (b"", "has no rows, so there are no images; fill it"),
         (
             "0.jpg,40,20,é,0,0,5,10".encode("latin-1"),
@@ -186,12 +177,11 @@ def test_files_and_folders_are_found(tmp_path: pathlib.Path, files: list[str], e
         ),
         (b'0.jpg,40,20,"cat,0,0,5,10\n1.jpg,40,20,cat,0,0,5,10\n', "unexpected end of data; correct the quotes"),
         (b'0.jpg,40,20,"cat,0,0,5,10\n1.jpg,40,20,c"at,0,0,5,10\n', "after line 1: .*; correct the quotes"),
-    ],
-)
-def test_unusable_file_is_a_problem(tmp_path: pathlib.Path, content: bytes, problem: str) -> None:
-    (tmp_path / "train.csv").write_bytes(f"{detection_sets.CSV_HEADER}\n".encode() + content)
-    (listing,) = open_csv(tmp_path).list_all()
-    assert re.search(problem, listing.problems[0])
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        (folder / "train.csv").write_bytes(f"{detection_sets.CSV_HEADER}\n".encode() + content)
+        (listing,) = open_csv(folder).list_all()
+        assert re.search(problem, listing.problems[0])
 
 
 def test_no_file_is_an_error(tmp_path: pathlib.Path) -> None:

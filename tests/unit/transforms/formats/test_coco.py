@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -17,7 +17,7 @@ from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.formats import base_format, coco, coco_json
 from imagebeam.transforms.sources import annotation_tables, table_rows
 from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit
-from tests import coco_sets, error_texts, spread_rows
+from tests import case_tables, coco_sets, error_texts, spread_rows
 
 Fields = dict[str, Any]
 
@@ -107,74 +107,63 @@ def test_missing_value_that_is_an_error_is_a_problem(root: pathlib.Path) -> None
 # --- objects ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("bbox", "edges"),  # xmin, xmax, ymin, ymax
-    [
-        pytest.param([-4, -3, 14, 9], (0, 10 / 40, 0, 6 / 30), id="left-and-top"),
-        pytest.param([30, 20, 20, 20], (30 / 40, 1, 20 / 30, 1), id="right-and-bottom"),
-        pytest.param([-10, -10, 100, 100], (0, 1, 0, 1), id="all-round"),
-        pytest.param([0, 0, 40, 30], (0, 1, 0, 1), id="whole-picture"),
-    ],
-)
-def test_box_outside_of_the_picture_is_clipped_at_its_edge(
-    root: pathlib.Path, train: Fields, bbox: list[float], edges: tuple[float, ...]
-) -> None:
-    coco_sets.objects_of(train, 16)[0]["bbox"] = bbox
-    refs, rest = list_changed(root, train)
-    names = [f"image/object/bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax")]
-    assert [values(refs[1])[name] for name in names] == [pytest.approx([edge]) for edge in edges]
-    assert (rest.rejects, rest.skipped) == ([], {})
+def test_box_outside_of_the_picture_is_clipped_at_its_edge(root: pathlib.Path, train: Fields) -> None:
+    for bbox, edges in [
+        ([-4, -3, 14, 9], (0, 10 / 40, 0, 6 / 30)),  # left-and-top
+        ([30, 20, 20, 20], (30 / 40, 1, 20 / 30, 1)),  # right-and-bottom
+        ([-10, -10, 100, 100], (0, 1, 0, 1)),  # all-round
+        ([0, 0, 40, 30], (0, 1, 0, 1)),  # whole-picture
+    ]:
+        coco_sets.objects_of(train, 16)[0]["bbox"] = bbox
+        refs, rest = list_changed(root, train)
+        names = [f"image/object/bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax")]
+        assert [values(refs[1])[name] for name in names] == [pytest.approx([edge]) for edge in edges]
+        assert (rest.rejects, rest.skipped) == ([], {})
 
 
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        pytest.param({"bbox": [40, 0, 5, 5]}, "object_outside_image", id="right-of-it"),
-        pytest.param({"bbox": [3, -9, 5, 9]}, "object_outside_image", id="above-it"),
-        pytest.param({"bbox": [3, 3, 0, 9]}, "object_without_area", id="no-width"),
-        pytest.param({"bbox": [3, 3, 9, 0.0]}, "object_without_area", id="no-height"),
-        pytest.param({"image_id": 12345}, "object_of_unknown_image", id="unknown-image"),
-        pytest.param({"image_id": None}, "object_of_unknown_image", id="no-image"),
-    ],
-)
-def test_object_without_area_in_the_picture_is_dropped_and_counted(
-    root: pathlib.Path, train: Fields, change: Fields, kind: str
-) -> None:
-    coco_sets.objects_of(train, 23)[0].update(change)
-    refs, rest = list_changed(root, train, masks=True)
-    assert (rest.rejects, rest.skipped, len(refs)) == ([], {kind: 1}, 12)
-    assert {len(values(refs[2])[name]) for name in (*coco.COLUMNS[1:], coco.MASKS)} == {1}
+def test_object_without_area_in_the_picture_is_dropped_and_counted(root: pathlib.Path, train: Fields) -> None:
+    for change, kind in [
+        ({"bbox": [40, 0, 5, 5]}, "object_outside_image"),  # right-of-it
+        ({"bbox": [3, -9, 5, 9]}, "object_outside_image"),  # above-it
+        ({"bbox": [3, 3, 0, 9]}, "object_without_area"),  # no-width
+        ({"bbox": [3, 3, 9, 0.0]}, "object_without_area"),  # no-height
+        ({"image_id": 12345}, "object_of_unknown_image"),  # unknown-image
+        ({"image_id": None}, "object_of_unknown_image"),  # no-image
+    ]:
+        changed = copy.deepcopy(train)
+        coco_sets.objects_of(changed, 23)[0].update(change)
+        refs, rest = list_changed(root, changed, masks=True)
+        assert (rest.rejects, rest.skipped, len(refs)) == ([], {kind: 1}, 12)
+        assert {len(values(refs[2])[name]) for name in (*coco.COLUMNS[1:], coco.MASKS)} == {1}
 
 
-@pytest.mark.parametrize(
-    ("change", "detail"),
-    [
-        pytest.param({"bbox": None}, "bbox is None, expected [x, y, width, height]", id="no-box"),
-        pytest.param({"bbox": [1, 2, 3]}, "bbox is [1, 2, 3], expected [x, y, width, height]", id="three-numbers"),
-        pytest.param({"bbox": [1, 2, "3", 4]}, "bbox is [1, 2, '3', 4], expected", id="text"),
-        pytest.param({"bbox": [1, 2, True, 4]}, "bbox is [1, 2, True, 4], expected", id="true"),
-        pytest.param({"bbox": [1, 2, -3, 4]}, "bbox [1, 2, -3, 4] has a negative size", id="negative"),
-        pytest.param({"bbox": {"x": 1}}, "bbox is {'x': 1}, expected", id="object"),
-        pytest.param({"category_id": 2}, "category_id is 2, which is none of the file's categories", id="category"),
-        pytest.param({"category_id": "dog"}, "category_id is 'dog', which is none", id="category-text"),
-        pytest.param({"category_id": [1]}, "category_id is [1], which is none", id="category-list"),
-        pytest.param({"area": -1}, "area is -1, expected pixels", id="negative-area"),
-        pytest.param({"area": 1e39}, "area is 1e+39, expected pixels", id="huge-area"),
-        pytest.param({"area": "much"}, "area is 'much', expected pixels", id="area-text"),
-        pytest.param({"iscrowd": 2}, "iscrowd is 2, expected 0 or 1", id="crowd"),
-        pytest.param({"iscrowd": "0"}, "iscrowd is '0', expected 0 or 1", id="crowd-text"),
-        pytest.param({"segmentation": [[1, 2]]}, "segmentation holds a polygon of 2 numbers", id="mask"),
-    ],
-)
-def test_wrongly_annotated_image_is_rejected(root: pathlib.Path, train: Fields, change: Fields, detail: str) -> None:
-    wrong = coco_sets.objects_of(train, 23)[1]
-    wrong.update(change)
-    refs, rest = list_changed(root, train, masks=True)
-    (reject,) = rest.rejects
-    assert (reject.key, reject.reason) == ("train2017/000000000023.jpg", Reason.BAD_VALUE)
-    start = f"image 2 of {root}/annotations/instances_train2017.json: annotation {wrong['id']}: "
-    assert reject.detail.startswith(start + detail)
-    assert (len(refs), rest.skipped, rest.problems) == (11, {}, [])
+def test_wrongly_annotated_image_is_rejected(root: pathlib.Path, train: Fields) -> None:
+    for change, detail in [
+        ({"bbox": None}, "bbox is None, expected [x, y, width, height]"),  # no-box
+        ({"bbox": [1, 2, 3]}, "bbox is [1, 2, 3], expected [x, y, width, height]"),  # three-numbers
+        ({"bbox": [1, 2, "3", 4]}, "bbox is [1, 2, '3', 4], expected"),  # text
+        ({"bbox": [1, 2, True, 4]}, "bbox is [1, 2, True, 4], expected"),  # true
+        ({"bbox": [1, 2, -3, 4]}, "bbox [1, 2, -3, 4] has a negative size"),  # negative
+        ({"bbox": {"x": 1}}, "bbox is {'x': 1}, expected"),  # object
+        ({"category_id": 2}, "category_id is 2, which is none of the file's categories"),  # category
+        ({"category_id": "dog"}, "category_id is 'dog', which is none"),  # category-text
+        ({"category_id": [1]}, "category_id is [1], which is none"),  # category-list
+        ({"area": -1}, "area is -1, expected pixels"),  # negative-area
+        ({"area": 1e39}, "area is 1e+39, expected pixels"),  # huge-area
+        ({"area": "much"}, "area is 'much', expected pixels"),  # area-text
+        ({"iscrowd": 2}, "iscrowd is 2, expected 0 or 1"),  # crowd
+        ({"iscrowd": "0"}, "iscrowd is '0', expected 0 or 1"),  # crowd-text
+        ({"segmentation": [[1, 2]]}, "segmentation holds a polygon of 2 numbers"),  # mask
+    ]:
+        changed = copy.deepcopy(train)
+        wrong = coco_sets.objects_of(changed, 23)[1]
+        wrong.update(change)
+        refs, rest = list_changed(root, changed, masks=True)
+        (reject,) = rest.rejects
+        assert (reject.key, reject.reason) == ("train2017/000000000023.jpg", Reason.BAD_VALUE)
+        start = f"image 2 of {root}/annotations/instances_train2017.json: annotation {wrong['id']}: "
+        assert reject.detail.startswith(start + detail)
+        assert (len(refs), rest.skipped, rest.problems) == (11, {}, [])
 
 
 def test_wrong_segmentation_is_ignored_unless_masks_are_stored(root: pathlib.Path, train: Fields) -> None:
@@ -218,38 +207,34 @@ def test_images_without_objects_are_left_out_on_request_and_counted(root: pathli
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "reason", "detail"),
-    [
-        pytest.param({"file_name": None}, Reason.BAD_ROW, "file_name is None, expected a name", id="no-name"),
-        pytest.param({"file_name": 7}, Reason.BAD_ROW, "file_name is 7, expected a name", id="number-as-name"),
-        pytest.param({"id": None}, Reason.BAD_ROW, "id is None, expected an integer or a text", id="no-id"),
-        pytest.param({"id": 1.5}, Reason.BAD_ROW, "id is 1.5, expected an integer", id="half-id"),
-        pytest.param({"id": True}, Reason.BAD_ROW, "id is None, expected an integer", id="true-id"),
-        pytest.param({"width": 0}, Reason.BAD_VALUE, "height and width are (30, 0), expected pixels", id="zero"),
-        pytest.param({"height": -1}, Reason.BAD_VALUE, "height and width are (-1, 40)", id="negative"),
-        pytest.param({"height": "30"}, Reason.BAD_VALUE, "height and width are ('30', 40)", id="text"),
-        pytest.param({"file_name": "gone.jpg"}, Reason.NOT_FOUND, "there is no file", id="no-file"),
-        pytest.param({"file_name": "no/folder.jpg"}, Reason.NOT_FOUND, "there is no file", id="no-folder"),
-        pytest.param({"file_name": "../x.jpg"}, Reason.OUTSIDE_ROOT, "leaves the folder of images", id="above"),
-        pytest.param({"file_name": "/etc/passwd"}, Reason.OUTSIDE_ROOT, "leaves the folder", id="absolute"),
-        pytest.param({"file_name": "gs://b/x.jpg"}, Reason.OUTSIDE_ROOT, "leaves the folder", id="elsewhere"),
-        pytest.param({"file_name": "folder.jpg"}, Reason.UNREADABLE, "is not a regular file (directory)", id="folder"),
-        pytest.param({"file_name": "link.jpg"}, Reason.NOT_FOUND, "there is no file", id="broken-link"),
-    ],
-)
-def test_image_that_cannot_be_used_is_rejected(
-    root: pathlib.Path, train: Fields, change: Fields, reason: Reason, detail: str
-) -> None:
+def test_image_that_cannot_be_used_is_rejected(root: pathlib.Path, train: Fields) -> None:
     (root / "train2017" / "folder.jpg").mkdir()
     (root / "train2017" / "link.jpg").symlink_to("nowhere")
-    train["images"][0].update(change)
-    refs, rest = list_changed(root, train)
-    (reject,) = rest.rejects
-    assert (reject.reason, len(refs), rest.problems) == (reason, 11, [])
-    assert reject.detail.startswith(f"image 0 of {root}/annotations/instances_train2017.json: {detail}") or (
-        detail in reject.detail
-    )
+    for change, reason, detail in [
+        ({"file_name": None}, Reason.BAD_ROW, "file_name is None, expected a name"),  # no-name
+        ({"file_name": 7}, Reason.BAD_ROW, "file_name is 7, expected a name"),  # number-as-name
+        ({"id": None}, Reason.BAD_ROW, "id is None, expected an integer or a text"),  # no-id
+        ({"id": 1.5}, Reason.BAD_ROW, "id is 1.5, expected an integer"),  # half-id
+        ({"id": True}, Reason.BAD_ROW, "id is None, expected an integer"),  # true-id
+        ({"width": 0}, Reason.BAD_VALUE, "height and width are (30, 0), expected pixels"),  # zero
+        ({"height": -1}, Reason.BAD_VALUE, "height and width are (-1, 40)"),  # negative
+        ({"height": "30"}, Reason.BAD_VALUE, "height and width are ('30', 40)"),  # text
+        ({"file_name": "gone.jpg"}, Reason.NOT_FOUND, "there is no file"),  # no-file
+        ({"file_name": "no/folder.jpg"}, Reason.NOT_FOUND, "there is no file"),  # no-folder
+        ({"file_name": "../x.jpg"}, Reason.OUTSIDE_ROOT, "leaves the folder of images"),  # above
+        ({"file_name": "/etc/passwd"}, Reason.OUTSIDE_ROOT, "leaves the folder"),  # absolute
+        ({"file_name": "gs://b/x.jpg"}, Reason.OUTSIDE_ROOT, "leaves the folder"),  # elsewhere
+        ({"file_name": "folder.jpg"}, Reason.UNREADABLE, "is not a regular file (directory)"),  # folder
+        ({"file_name": "link.jpg"}, Reason.NOT_FOUND, "there is no file"),  # broken-link
+    ]:
+        changed = copy.deepcopy(train)
+        changed["images"][0].update(change)
+        refs, rest = list_changed(root, changed)
+        (reject,) = rest.rejects
+        assert (reject.reason, len(refs), rest.problems) == (reason, 11, [])
+        assert reject.detail.startswith(f"image 0 of {root}/annotations/instances_train2017.json: {detail}") or (
+            detail in reject.detail
+        )
 
 
 def test_entries_that_are_not_json_objects_are_rejected_or_counted(root: pathlib.Path, train: Fields) -> None:
@@ -300,30 +285,25 @@ def test_images_that_no_annotation_names_are_counted_once_for_splits_that_share_
 # --- files that are no use -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        pytest.param(lambda text: text[:-40], "is not JSON, in the last .* before byte .*: parse error", id="cut"),
-        pytest.param(lambda text: text + "x", "is not JSON, .*trailing garbage", id="garbage"),
-        pytest.param(lambda text: text.replace('"iscrowd": 0', '"iscrowd": NaN'), "is not JSON, .*invalid", id="nan"),
-        pytest.param(lambda text: text.replace('"images"', '"pictures"'), "names no image: .* 'images'", id="images"),
-        pytest.param(lambda text: '{"images": {"id": 1}}', "names no image", id="images-no-list"),
+def test_unusable_annotation_file_is_a_problem_that_names_it(root: pathlib.Path, train: Fields) -> None:
+    for change, problem in [
+        (lambda text: text[:-40], "is not JSON, in the last .* before byte .*: parse error"),  # cut
+        (lambda text: text + "x", "is not JSON, .*trailing garbage"),  # garbage
+        (lambda text: text.replace('"iscrowd": 0', '"iscrowd": NaN'), "is not JSON, .*invalid"),  # nan
+        (lambda text: text.replace('"images"', '"pictures"'), "names no image: .* 'images'"),  # images
+        (lambda text: '{"images": {"id": 1}}', "names no image"),  # images-no-list
         (lambda text: text.replace('"annotations"', '"objects"'), "has no list 'annotations'"),
         (lambda text: text.replace('"categories"', '"classes"'), "no list 'categories', which names"),
-        pytest.param(lambda text: text.replace('"id": 18', '"id": 1'), "two categories have the id 1;", id="twice"),
+        (lambda text: text.replace('"id": 18', '"id": 1'), "two categories have the id 1;"),  # twice
         (lambda text: text.replace('"name": "dog"', '"name": 3'), "the category .* needs an integer id"),
-    ],
-)
-def test_unusable_annotation_file_is_a_problem_that_names_it(
-    root: pathlib.Path, train: Fields, change: Callable[[str], str], problem: str
-) -> None:
-    path = coco_sets.save(root, "train", train)
-    path.write_text(change(path.read_text()))
-    _, rest = list_all(make_source(root))
-    assert len(rest.problems) == 1
-    assert rest.problems[0].startswith(repr(str(path)))
-    with pytest.raises(AssertionError, match=problem):
-        raise AssertionError(rest.problems[0])
+    ]:
+        path = coco_sets.save(root, "train", train)
+        path.write_text(change(path.read_text()))
+        _, rest = list_all(make_source(root))
+        assert len(rest.problems) == 1
+        assert rest.problems[0].startswith(repr(str(path)))
+        with pytest.raises(AssertionError, match=problem):
+            raise AssertionError(rest.problems[0])
 
 
 def test_annotation_file_deleted_after_the_check_is_a_problem(root: pathlib.Path) -> None:
@@ -334,20 +314,17 @@ def test_annotation_file_deleted_after_the_check_is_a_problem(root: pathlib.Path
     assert "the images or annotations of train cannot be read: [Errno 2]" in rest.problems[0]
 
 
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        pytest.param(None, "annotations-unreadable", id="missing"),
-        pytest.param(b"", "coco-not-json", id="empty"),
-        pytest.param(b"[1]", "coco-not-json", id="list"),
-        pytest.param(b"\x1f\x8b\x08", "coco-not-json", id="gzip"),
-    ],
-)
-def test_check_raises_for_a_file_of_something_else(root: pathlib.Path, content: bytes | None, code: str) -> None:
+def test_check_raises_for_a_file_of_something_else(root: pathlib.Path) -> None:
     path = root / "annotations" / "instances_train2017.json"
-    path.unlink() if content is None else path.write_bytes(content)
-    with error_texts.raises(code):
-        make_source(root).check()
+    for content, code in [
+        (None, "annotations-unreadable"),  # missing
+        (b"", "coco-not-json"),  # empty
+        (b"[1]", "coco-not-json"),  # list
+        (b"\x1f\x8b\x08", "coco-not-json"),  # gzip
+    ]:
+        path.unlink() if content is None else path.write_bytes(content)
+        with error_texts.raises(code):
+            make_source(root).check()
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "annotations/instances_train2017.json"])
@@ -394,19 +371,16 @@ def test_broken_file_gives_rejects_or_a_problem_and_never_fails(
 # --- keypoints and captions ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("keypoints", "detail"),
-    [
-        pytest.param([1, 2, 2], r"keypoints are \[1, 2, 2\], expected 9 numbers", id="few"),
-        pytest.param([1, 2, 2] * 4, "expected 9 numbers: x, y and visibility of each of 3", id="many"),
-        pytest.param("1 2 2", "keypoints are '1 2 2'", id="text"),
-        pytest.param([float("nan")] * 9, "keypoints are", id="nan"),
-        pytest.param([1, 2, 3] * 3, "visibility 3, expected 0, 1 or 2", id="visibility"),
-    ],
-)
-def test_bad_keypoints_are_an_error(keypoints: Any, detail: str) -> None:
-    with pytest.raises(ValueError, match=detail):
-        coco_json._keypoints(keypoints, 30, 40, 3)
+def test_bad_keypoints_are_an_error() -> None:
+    for keypoints, detail in [
+        ([1, 2, 2], r"keypoints are \[1, 2, 2\], expected 9 numbers"),  # few
+        ([1, 2, 2] * 4, "expected 9 numbers: x, y and visibility of each of 3"),  # many
+        ("1 2 2", "keypoints are '1 2 2'"),  # text
+        ([float("nan")] * 9, "keypoints are"),  # nan
+        ([1, 2, 3] * 3, "visibility 3, expected 0, 1 or 2"),  # visibility
+    ]:
+        with pytest.raises(ValueError, match=detail):
+            coco_json._keypoints(keypoints, 30, 40, 3)
 
 
 def test_bad_and_foreign_captions(root: pathlib.Path, train: Fields) -> None:
@@ -430,48 +404,43 @@ def test_bad_and_foreign_captions(root: pathlib.Path, train: Fields) -> None:
         make_source(root, has_objects=False, captions=(("train", "/none.json"),)).check()
 
 
-@pytest.mark.parametrize(
-    ("categories", "message"),
-    [
-        pytest.param([{"id": 1, "name": "a"}], "has no keypoints: name the file", id="none"),
+def test_keypoints_without_common_names_are_refused(tmp_path: pathlib.Path) -> None:
+    for categories, message in [
+        ([{"id": 1, "name": "a"}], "has no keypoints: name the file"),  # none
         ([{"id": 1, "keypoints": ["a"]}, {"id": 2, "keypoints": ["b", "c"]}], "with 1 and with 2 keypoints"),
-        pytest.param([{"id": 1, "keypoints": "nose"}], "has the keypoints 'nose', expected a list", id="text"),
-    ],
-)
-def test_keypoints_without_common_names_are_refused(tmp_path: pathlib.Path, categories: Any, message: str) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({"categories": categories}))
-    with (
-        coco_json.open_file(str(tmp_path / "a.json")) as file,
-        pytest.raises(annotation_tables.AnnotationFileError, match=message),
-    ):
-        coco_json.read_keypoint_names(file)
+        ([{"id": 1, "keypoints": "nose"}], "has the keypoints 'nose', expected a list"),  # text
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        (folder / "a.json").write_text(json.dumps({"categories": categories}))
+        with (
+            coco_json.open_file(str(folder / "a.json")) as file,
+            pytest.raises(annotation_tables.AnnotationFileError, match=message),
+        ):
+            coco_json.read_keypoint_names(file)
 
 
 SEGMENT = {"id": 1, "category_id": 1, "bbox": [0, 0, 1, 1]}
 
 
-@pytest.mark.parametrize(
-    ("annotation", "detail"),
-    [
-        pytest.param({"segments_info": []}, "it has no file_name or no list segments_info", id="name"),
-        pytest.param({"file_name": "a.png"}, "it has no file_name or no list segments_info", id="segments"),
-        pytest.param({"file_name": "a.png", "segments_info": [5]}, "a segment has the id None", id="segment"),
+def test_bad_panoptic_annotations_are_rejects(root: pathlib.Path, train: Fields) -> None:
+    for annotation, detail in [
+        ({"segments_info": []}, "it has no file_name or no list segments_info"),  # name
+        ({"file_name": "a.png"}, "it has no file_name or no list segments_info"),  # segments
+        ({"file_name": "a.png", "segments_info": [5]}, "a segment has the id None"),  # segment
         ({"file_name": "a.png", "segments_info": [{"id": 0, "category_id": 1}]}, "expected ids from 1 to"),
         ({"file_name": "a.png", "segments_info": [SEGMENT] * 2}, "expected ids from 1 to 16,777,215, each once"),
         ({"file_name": "a.png", "segments_info": [{**SEGMENT, "category_id": 5}]}, "category_id is 5, which is none"),
-        pytest.param({"file_name": "../a.png", "segments_info": []}, "is not a name in a folder", id="path"),
-        pytest.param({"file_name": "none.png", "segments_info": []}, "there is no mask", id="missing"),
-        pytest.param(None, "it has no panoptic annotation", id="none"),
-    ],
-)
-def test_bad_panoptic_annotations_are_rejects(root: pathlib.Path, train: Fields, annotation: Any, detail: str) -> None:
-    image = train["images"][0]
-    found = [] if annotation is None else [{**annotation, "image_id": image["id"]}]
-    train = {**train, "images": [image], "annotations": found}
-    (root / "annotations/instances_train2017.json").write_text(json.dumps(train))
-    _, listing = list_all(make_source(root, panoptic=(("train", str(root)),)))
-    (reject,) = listing.rejects
-    assert detail in reject.detail
+        ({"file_name": "../a.png", "segments_info": []}, "is not a name in a folder"),  # path
+        ({"file_name": "none.png", "segments_info": []}, "there is no mask"),  # missing
+        (None, "it has no panoptic annotation"),  # none
+    ]:
+        image = train["images"][0]
+        found = [] if annotation is None else [{**annotation, "image_id": image["id"]}]
+        changed = {**train, "images": [image], "annotations": found}
+        (root / "annotations/instances_train2017.json").write_text(json.dumps(changed))
+        _, listing = list_all(make_source(root, panoptic=(("train", str(root)),)))
+        (reject,) = listing.rejects
+        assert detail in reject.detail
 
 
 def test_lvis_is_read_by_the_addresses_of_its_images(root: pathlib.Path, train: Fields) -> None:

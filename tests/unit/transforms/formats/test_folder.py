@@ -20,7 +20,7 @@ from imagebeam.pipelines.config import schema
 from imagebeam.transforms.formats import folder as listing_format
 from imagebeam.transforms.formats.base_format import FORMATS, format_of
 from imagebeam.transforms.sources import files, image_source
-from tests import command_line, datasets, error_texts, image_sets
+from tests import case_tables, command_line, datasets, error_texts, image_sets
 
 ROOT_NAMES = ["cat", "dog"]
 
@@ -84,22 +84,19 @@ def test_mask_that_changes_after_the_listing_is_a_reject(images: pathlib.Path, t
         convert.convert(sections(listing, tmp_path / "other", by="listing"), workers=1)
 
 
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
+def test_check_of_another_file_raises(tmp_path: pathlib.Path) -> None:
+    for content, code in [
         (None, "listing-unreadable"),
         (b"", "listing-other-version"),
         (b"[]\n", "listing-other-version"),
         (b"image,label\n", "listing-unreadable"),
-    ],
-    ids=["missing", "empty", "other", "csv"],
-)
-def test_check_of_another_file_raises(content: bytes | None, code: str, tmp_path: pathlib.Path) -> None:
-    listing = tmp_path / "listing.jsonl"
-    if content is not None:
-        listing.write_bytes(content)
-    with error_texts.raises(code):
-        convert.convert(sections(listing, tmp_path / "out", by="listing"), workers=1)
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        listing = folder / "listing.jsonl"
+        if content is not None:
+            listing.write_bytes(content)
+        with error_texts.raises(code):
+            convert.convert(sections(listing, folder / "out", by="listing"), workers=1)
 
 
 @pytest.mark.parametrize("keep", [-1, -3])

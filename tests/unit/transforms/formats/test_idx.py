@@ -19,7 +19,7 @@ from imagebeam.transforms.formats import base_format, idx
 from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import image_source, table_rows
-from tests import datasets, error_texts, idx_files
+from tests import case_tables, datasets, error_texts, idx_files
 
 IMAGES = {"train": "train-images*", "test": "t10k-images*"}
 LABELS = {"train": "train-labels*", "test": "t10k-labels*"}
@@ -110,59 +110,53 @@ def header(kind: int, *shape: int) -> bytes:
 GOOD = idx_files.encode(idx_files.pictures(0, 3, 4, 5))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "code"),
-    [
-        pytest.param("images", b"", "file-broken", id="empty"),
-        pytest.param("images", b"\0\0\x08", "file-broken", id="three-bytes"),
-        pytest.param("images", GOOD[:9], "file-broken", id="header"),
-        pytest.param("images", GOOD[:-1], "file-broken", id="cut-short"),
-        pytest.param("images", GOOD + b"..", "file-broken", id="trailing"),
-        pytest.param("images", header(8, 3) + bytes(3), "arrays-open-layout", id="labels"),
-        pytest.param("images", header(13, 3, 4, 5) + bytes(240), "file-broken", id="floats"),
-        pytest.param("images", header(7, 3, 4, 5) + bytes(60), "file-broken", id="no-type"),
-        pytest.param("images", b"\x01" + GOOD[1:], "file-broken", id="first-byte"),
-        pytest.param("images", gzip.compress(GOOD), "file-broken", id="gzip"),
-        pytest.param("images", header(8, 3, 0, 5), "arrays-wrong-shape", id="no-height"),
-        pytest.param("images", header(8, 3, 5, 5, 5) + bytes(375), "arrays-open-layout", id="five-channels"),
-        pytest.param("images", header(8, 2**32 - 1, 2**32 - 1, 2**32 - 1), "file-broken", id="huge"),
-        pytest.param("images.gz", gzip.compress(GOOD)[:-4], "file-broken", id="gz-cut-short"),
-        pytest.param("images.gz", GOOD, "file-broken", id="gz-plain"),
-        pytest.param("images.gz", gzip.compress(GOOD[:-1]), "file-broken", id="gz-holds-less"),
-        pytest.param("images.gz", gzip.compress(gzip.compress(GOOD)), "file-broken", id="gzip-twice"),
-    ],
-)
-def test_open_source_of_a_broken_file_names_it(tmp_path: pathlib.Path, name: str, content: bytes, code: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with error_texts.raises(code):
-        open_source(tmp_path, {"train": "images*"}, {}, NO_FIELDS)
+def test_open_source_of_a_broken_file_names_it(tmp_path: pathlib.Path) -> None:
+    for name, content, code in [
+        ("images", b"", "file-broken"),  # empty
+        ("images", b"\0\0\x08", "file-broken"),  # three-bytes
+        ("images", GOOD[:9], "file-broken"),  # header
+        ("images", GOOD[:-1], "file-broken"),  # cut-short
+        ("images", GOOD + b"..", "file-broken"),  # trailing
+        ("images", header(8, 3) + bytes(3), "arrays-open-layout"),  # labels
+        ("images", header(13, 3, 4, 5) + bytes(240), "file-broken"),  # floats
+        ("images", header(7, 3, 4, 5) + bytes(60), "file-broken"),  # no-type
+        ("images", b"\x01" + GOOD[1:], "file-broken"),  # first-byte
+        ("images", gzip.compress(GOOD), "file-broken"),  # gzip
+        ("images", header(8, 3, 0, 5), "arrays-wrong-shape"),  # no-height
+        ("images", header(8, 3, 5, 5, 5) + bytes(375), "arrays-open-layout"),  # five-channels
+        ("images", header(8, 2**32 - 1, 2**32 - 1, 2**32 - 1), "file-broken"),  # huge
+        ("images.gz", gzip.compress(GOOD)[:-4], "file-broken"),  # gz-cut-short
+        ("images.gz", GOOD, "file-broken"),  # gz-plain
+        ("images.gz", gzip.compress(GOOD[:-1]), "file-broken"),  # gz-holds-less
+        ("images.gz", gzip.compress(gzip.compress(GOOD)), "file-broken"),  # gzip-twice
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        (folder / name).write_bytes(content)
+        with error_texts.raises(code):
+            open_source(folder, {"train": "images*"}, {}, NO_FIELDS)
 
 
-@pytest.mark.parametrize(
-    ("images", "labels", "fields", "code"),
-    [
-        pytest.param({"train": "a-*"}, {}, LABELLED, "arrays-no-labels", id="no-labels"),
-        pytest.param({"train": "a-*"}, {"train": "few"}, LABELLED, "arrays-counts-differ", id="fewer-labels"),
-        pytest.param({"train": "a-*"}, {"train": "a-*"}, LABELLED, "arrays-counts-differ", id="images-as-labels"),
-        pytest.param({"train": "a-*", "test": "b-*"}, {}, NO_FIELDS, "arrays-shapes-differ", id="two-shapes"),
-        pytest.param({"train": "c-*"}, {}, NO_FIELDS, "arrays-no-file", id="none"),
-        pytest.param({"train": "*-images"}, {}, NO_FIELDS, "arrays-not-one", id="several"),
-        pytest.param({"train": "folder"}, {}, NO_FIELDS, "arrays-no-file", id="folder"),
-        pytest.param({"train": "x/*"}, {}, NO_FIELDS, "folder-unreadable", id="no-folder"),
-        pytest.param({"train": "a-*"}, {"trian": "few"}, NO_FIELDS, "arrays-unknown-split", id="split"),
-        pytest.param({}, {}, NO_FIELDS, "arrays-no-images", id="nothing"),
-        pytest.param({"train": "a-*"}, {}, table_rows.RowFields(split="digit"), "arrays-unknown-column", id="column"),
-    ],
-)
-def test_open_source_of_files_that_contradict_each_other_raises(
-    tmp_path: pathlib.Path, images: Any, labels: Any, fields: table_rows.RowFields, code: str
-) -> None:
-    idx_files.write(tmp_path / "a-images", idx_files.pictures(0, 3, 4, 5))
-    idx_files.write(tmp_path / "b-images", idx_files.pictures(0, 3, 5, 4))
-    idx_files.write(tmp_path / "few", idx_files.digits(0, 2))
-    (tmp_path / "folder").mkdir()
-    with error_texts.raises(code):
-        open_source(tmp_path, images, labels, fields)
+def test_open_source_of_files_that_contradict_each_other_raises(tmp_path: pathlib.Path) -> None:
+    for images, labels, fields, code in [
+        ({"train": "a-*"}, {}, LABELLED, "arrays-no-labels"),  # no-labels
+        ({"train": "a-*"}, {"train": "few"}, LABELLED, "arrays-counts-differ"),  # fewer-labels
+        ({"train": "a-*"}, {"train": "a-*"}, LABELLED, "arrays-counts-differ"),  # images-as-labels
+        ({"train": "a-*", "test": "b-*"}, {}, NO_FIELDS, "arrays-shapes-differ"),  # two-shapes
+        ({"train": "c-*"}, {}, NO_FIELDS, "arrays-no-file"),  # none
+        ({"train": "*-images"}, {}, NO_FIELDS, "arrays-not-one"),  # several
+        ({"train": "folder"}, {}, NO_FIELDS, "arrays-no-file"),  # folder
+        ({"train": "x/*"}, {}, NO_FIELDS, "folder-unreadable"),  # no-folder
+        ({"train": "a-*"}, {"trian": "few"}, NO_FIELDS, "arrays-unknown-split"),  # split
+        ({}, {}, NO_FIELDS, "arrays-no-images"),  # nothing
+        ({"train": "a-*"}, {}, table_rows.RowFields(split="digit"), "arrays-unknown-column"),  # column
+    ]:
+        root = case_tables.new_folder(tmp_path)
+        idx_files.write(root / "a-images", idx_files.pictures(0, 3, 4, 5))
+        idx_files.write(root / "b-images", idx_files.pictures(0, 3, 5, 4))
+        idx_files.write(root / "few", idx_files.digits(0, 2))
+        (root / "folder").mkdir()
+        with error_texts.raises(code):
+            open_source(root, images, labels, fields)
 
 
 def test_open_source_of_a_file_asks_for_its_folder(tmp_path: pathlib.Path) -> None:

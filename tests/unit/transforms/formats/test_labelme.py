@@ -74,9 +74,8 @@ def test_masks_are_those_of_the_outlines() -> None:
     assert circle[distance < 9].all() and not circle[distance > 11].any()
 
 
-@pytest.mark.parametrize(
-    ("data", "reason", "detail"),
-    [
+def test_file_that_cannot_be_used_is_a_bad_image() -> None:
+    for data, reason, detail in [
         (b"", Reason.BAD_VALUE, "is not JSON"),
         (b"\xff\xfe{\0", Reason.BAD_VALUE, "is not JSON"),
         (b"[]", Reason.BAD_VALUE, "holds a JSON list; a file of LabelMe is an object"),
@@ -97,12 +96,10 @@ def test_masks_are_those_of_the_outlines() -> None:
         (labelme(shape("cube", POLYGON)), Reason.BAD_VALUE, "the shape_type is 'cube'"),
         (labelme(shape("polygon", POLYGON, None)), Reason.BAD_VALUE, "shape 1: it has no class"),
         (labelme(shape("polygon", POLYGON, "cow")), Reason.UNKNOWN_LABEL, "'cow' is none of source.labelme.classes"),
-    ],
-)
-def test_file_that_cannot_be_used_is_a_bad_image(data: bytes, reason: Reason, detail: str) -> None:
-    with pytest.raises(checked_image.BadImageError) as caught:
-        read(data)
-    assert caught.value.reason is reason and detail in caught.value.detail
+    ]:
+        with pytest.raises(checked_image.BadImageError) as caught:
+            read(data)
+        assert caught.value.reason is reason and detail in caught.value.detail
 
 
 def test_what_masks_cannot_hold_is_a_bad_image() -> None:

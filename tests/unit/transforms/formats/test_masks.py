@@ -12,7 +12,7 @@ from imagebeam.transforms.formats import masks
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import class_masks
 from imagebeam.transforms.sources import files, image_source
-from tests import error_texts, image_sets, spread_rows, written_files
+from tests import case_tables, error_texts, image_sets, spread_rows, written_files
 
 RULE = Masks(r"images/(?P<split>[^/]+)/(.*)\.jpg", r"masks/\g<split>/\2.png")
 PICTURE = image_sets.make_image(1)
@@ -131,22 +131,20 @@ def read(root: pathlib.Path, colors: Any, **settings: Any) -> class_masks.MaskCo
     return found
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("name,r,g,b\nroad,128,64,128\ntraffic light,1,2,255\n", id="class_dict.csv"),
-        pytest.param("\ufeffname, r, g, b\r\nroad, 128, 64, 128\r\n\r\ntraffic light, 1, 2, 255", id="with blanks"),
+def test_colors_are_read_in_the_order_of_the_file(tmp_path: pathlib.Path) -> None:
+    for text in [
+        "name,r,g,b\nroad,128,64,128\ntraffic light,1,2,255\n",  # class_dict.csv
+        "\ufeffname, r, g, b\r\nroad, 128, 64, 128\r\n\r\ntraffic light, 1, 2, 255",  # with blanks
         "id,Label,Red,Green,Blue,eval\n0,road,128,64,128,1\n1,traffic light,1,2,255,0\n",
-        pytest.param("128 64 128\troad\n1 2 255\t\ttraffic light\n", id="label_colors.txt"),
-        pytest.param("128,64,128,road\n1,2,255,traffic light", id="csv without a header"),
-        pytest.param("# label:color_rgb:parts:actions\nroad:128,64,128::\ntraffic light:1,2,255::\n", id="cvat"),
-        pytest.param("road 128 64 128\ntraffic light 1 2 255\n", id="blanks"),
-    ],
-)
-def test_colors_are_read_in_the_order_of_the_file(tmp_path: pathlib.Path, text: str) -> None:
-    (tmp_path / "colors.txt").write_text(text)
-    assert read(tmp_path, "colors.txt").colors == TWO
-    assert read(tmp_path / "elsewhere", str(tmp_path / "colors.txt")).names == ("road", "traffic light")
+        "128 64 128\troad\n1 2 255\t\ttraffic light\n",  # label_colors.txt
+        "128,64,128,road\n1,2,255,traffic light",  # csv without a header
+        "# label:color_rgb:parts:actions\nroad:128,64,128::\ntraffic light:1,2,255::\n",  # cvat
+        "road 128 64 128\ntraffic light 1 2 255\n",  # blanks
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        (folder / "colors.txt").write_text(text)
+        assert read(folder, "colors.txt").colors == TWO
+        assert read(folder / "elsewhere", str(folder / "colors.txt")).names == ("road", "traffic light")
 
 
 def test_colors_of_the_config_keep_their_order_and_leave_out_what_is_ignored(tmp_path: pathlib.Path) -> None:
@@ -156,9 +154,8 @@ def test_colors_of_the_config_keep_their_order_and_leave_out_what_is_ignored(tmp
     assert other.as_json() != found.as_json()
 
 
-@pytest.mark.parametrize(
-    ("colors", "settings", "code"),
-    [
+def test_unusable_colors_are_refused(tmp_path: pathlib.Path) -> None:
+    for colors, settings, code in [
         ({"a": [0, 0, 0], "b": [0, 0, 0]}, {}, "masks-color-twice"),
         ({}, {}, "masks-no-colors"),
         ({" ": [0, 0, 0]}, {}, "masks-name-twice"),
@@ -171,13 +168,12 @@ def test_colors_of_the_config_keep_their_order_and_leave_out_what_is_ignored(tmp
         ("bad.csv", {}, "masks-bad-color"),
         ("high.csv", {}, "masks-bad-color"),
         ("twice.csv", {}, "masks-name-twice"),
-    ],
-)
-def test_unusable_colors_are_refused(tmp_path: pathlib.Path, colors: Any, settings: dict[str, Any], code: str) -> None:
-    (tmp_path / "latin.csv").write_bytes(b"a,1,2,\xff")
-    (tmp_path / "long.csv").write_bytes(b"#" * (1 << 20) + b"#")
-    (tmp_path / "bad.csv").write_text("name,r,g,b\na,1,2,3\nsky,1,2\n")
-    (tmp_path / "high.csv").write_text("sky,1,2,256\n")
-    (tmp_path / "twice.csv").write_text("a,1,2,3\na,1,2,4\n")
-    with error_texts.raises(code):
-        read(tmp_path, colors, **settings)
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        (folder / "latin.csv").write_bytes(b"a,1,2,\xff")
+        (folder / "long.csv").write_bytes(b"#" * (1 << 20) + b"#")
+        (folder / "bad.csv").write_text("name,r,g,b\na,1,2,3\nsky,1,2\n")
+        (folder / "high.csv").write_text("sky,1,2,256\n")
+        (folder / "twice.csv").write_text("a,1,2,3\na,1,2,4\n")
+        with error_texts.raises(code):
+            read(folder, colors, **settings)

@@ -17,7 +17,7 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from tests import datasets, error_texts, folder_shapes, image_sets, spread_rows
+from tests import case_tables, datasets, error_texts, folder_shapes, image_sets, spread_rows
 
 IMAGE, LR = r"(?P<split>train|val)/HR/(?P<name>.*)\.png", r"\g<split>/LR/\g<name>x2.png"
 
@@ -64,20 +64,18 @@ def test_example_without_a_partner_is_rejected_or_skipped(root: pathlib.Path) ->
     assert (len(refs), rejects, skipped["image_without_partner"]) == (3, [], 1)
 
 
-@pytest.mark.parametrize(
-    ("pairs", "text"),
-    [
+def test_bad_patterns_are_refused(tmp_path: pathlib.Path) -> None:
+    for pairs, text in [
         ({"others": {}}, "go together"),
         ({"image": "(", "others": {"a": r"\1"}}, "is not a regular expression"),
         ({"others": {"a": "b.png"}}, "names one file for all images"),
         ({"others": {"a": r"\g<other>"}}, "does not fit source.pairs.image"),
         ({"others": {"a": r"../\g<name>"}}, "leaves the folder"),
         ({"others": {"A b": LR}}, "a to z"),
-    ],
-)
-def test_bad_patterns_are_refused(tmp_path: pathlib.Path, pairs: dict[str, Any], text: str) -> None:
-    with pytest.raises(pydantic.ValidationError, match=text):
-        config(tmp_path, **pairs)
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        with pytest.raises(pydantic.ValidationError, match=text):
+            config(folder, **pairs)
 
 
 def test_patterns_are_asked_for(tmp_path: pathlib.Path) -> None:
@@ -190,9 +188,8 @@ def test_split_of_files_side_by_side_is_in_the_pattern(tmp_path: pathlib.Path) -
     assert {name: split.num_examples for name, split in splits.items()} == {"train": 4, "val": 4}
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
+def test_bad_options_of_files_side_by_side_are_refused() -> None:
+    for fields, text in [
         ({"source.pairs": {"side_by_side": ["image"]}}, "two or more images"),
         ({"source.pairs": {"side_by_side": ["a", "b"]}}, "one of them image"),
         ({"source.pairs": {"side_by_side": ["image", "a", "a"]}}, "each once"),
@@ -202,14 +199,12 @@ def test_split_of_files_side_by_side_is_in_the_pattern(tmp_path: pathlib.Path) -
         ({"source.pairs": {"side_by_side": ["image", "b"], "image": "(.*)", "others": {"c": r"\1"}}}, "no other files"),
         ({"source.pairs": {"side_by_side": ["image", "b"]}, "image.orientation": "keep"}, "in the wrong direction"),
         ({"source.pairs": {"side_by_side": ["image", "b"]}, "image.frames": "each"}, "image.frames: first or reject"),
-    ],
-)
-def test_bad_options_of_files_side_by_side_are_refused(fields: dict[str, Any], text: str) -> None:
-    found: dict[str, Any] = {"source": {"by": "pairs"}, "label": {"by": "none"}, "split": {"by": "none"}}
-    for path, value in fields.items():
-        config_lib.set_field(found, path, value)
-    with pytest.raises(pydantic.ValidationError, match=text):
-        config_lib.Config.model_validate(found)
+    ]:
+        found: dict[str, Any] = {"source": {"by": "pairs"}, "label": {"by": "none"}, "split": {"by": "none"}}
+        for path, value in fields.items():
+            config_lib.set_field(found, path, value)
+        with pytest.raises(pydantic.ValidationError, match=text):
+            config_lib.Config.model_validate(found)
 
 
 @pytest.mark.parametrize("prefix", ["", "train/", "{train,val}/"])

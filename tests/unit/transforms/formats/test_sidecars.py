@@ -10,7 +10,7 @@ import pytest
 
 from imagebeam.pipelines import convert
 from imagebeam.pipelines.config import model as config_lib
-from tests import datasets, error_texts, image_sets
+from tests import case_tables, datasets, error_texts, image_sets
 
 NUMBERS = range(3)
 
@@ -75,25 +75,21 @@ def test_json_that_is_none_or_has_no_such_value_is_a_reject_that_names_the_file(
     assert [*datasets.rejects(folder / "out")] == ["1.jpg"]
 
 
-@pytest.mark.parametrize(
-    ("image", "text", "options"),
-    [
+def test_other_names_and_folders_are_found_by_patterns(tmp_path: pathlib.Path) -> None:
+    for image, text, options in [
         ("{}.bin.png", "{}.gt.txt", {"image": r"(.*)\.bin\.png"}),
         ("images/{}.png", "captions/{}.gt.txt", {"image": r"images/(.*)\.png", "path": r"captions/\1.{}"}),
-    ],
-)
-def test_other_names_and_folders_are_found_by_patterns(
-    tmp_path: pathlib.Path, image: str, text: str, options: dict[str, str]
-) -> None:
-    for n in NUMBERS:
-        for name, data in ((image, image_sets.make_image(n, "PNG")), (text, f"line {n}".encode())):
-            path = tmp_path / "in" / name.format(n)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-    found = make(tmp_path, {"gt.txt": {}}, options)
-    assert {key: each["gt.txt"] for key, each in found.items()} == {
-        image.format(n): f"line {n}".encode() for n in NUMBERS
-    }
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        for n in NUMBERS:
+            for name, data in ((image, image_sets.make_image(n, "PNG")), (text, f"line {n}".encode())):
+                path = folder / "in" / name.format(n)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        found = make(folder, {"gt.txt": {}}, options)
+        assert {key: each["gt.txt"] for key, each in found.items()} == {
+            image.format(n): f"line {n}".encode() for n in NUMBERS
+        }
 
 
 def test_update_writes_an_image_again_whose_text_has_changed(folder: pathlib.Path) -> None:

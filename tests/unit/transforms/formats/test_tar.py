@@ -20,7 +20,7 @@ from imagebeam.transforms.formats import tar
 from imagebeam.transforms.formats.tar import Member, TarError
 from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.sources import table_rows
-from tests import image_sets, tars, written_files
+from tests import case_tables, image_sets, tars, written_files
 
 JPEG = image_sets.make_image(1)
 PNG = image_sets.make_image(2, "PNG")
@@ -74,33 +74,29 @@ BAD_ROW, BAD_VALUE = Reason.BAD_ROW, Reason.BAD_VALUE
 A = ("a.jpg", JPEG)
 
 
-@pytest.mark.parametrize(
-    ("members", "reason", "detail"),
-    [
-        pytest.param([("a.cls", b"1")], BAD_ROW, "'a' of TAR at byte offset 3072: no image among", id="no-image"),
-        pytest.param([A, ("a.png", PNG)], BAD_ROW, "2 images with one stem, expected one: 'a.jpg', 'a.png'", id="two"),
-        pytest.param([("cat.0.jpg", JPEG), ("cat.1.jpg", JPEG)], BAD_ROW, "'cat.0.jpg', 'cat.1.jpg'", id="dots"),
-        pytest.param([("bare", JPEG)], BAD_ROW, r"'bare'; members of one example", id="image-without-extension"),
-        pytest.param([A, ("a.json", b"{")], BAD_ROW, ".json is not JSON", id="bad-json"),
-        pytest.param([A, ("a.json", b'{"x": "\\ud800"}')], BAD_ROW, "not JSON", id="half-a-pair"),
-        pytest.param([A, ("a.json", b"[1]")], BAD_ROW, "a list, expected an object", id="list"),
-        pytest.param([A, ("a.json", b'{"x": [1, 2]}')], BAD_VALUE, "'json.x' holds 2 values", id="many"),
-        pytest.param([A, ("a.json", b'{"x": {"y": 2}}')], BAD_VALUE, "holds a dict of its own", id="object"),
-        pytest.param([A, ("a.json", b"{}")], BAD_VALUE, "'json.x' is empty", id="without-key"),
-    ],
-)
-def test_stem_without_exactly_one_image_is_rejected(
-    tmp_path: pathlib.Path, members: list[tuple[str, bytes]], reason: Reason, detail: str
-) -> None:
-    good = ("good.jpg", JPEG), ("good.json", b'{"x": 5}')
-    tars.write_tar(tmp_path / "in" / "x.tar", [*good, *members])
-    found = list_tar(tmp_path / "in", fields=table_rows.RowFields(columns=(table_rows.Column("json.x", "int64"),)))
-    assert [ref.key for ref in found.refs] == ["x.tar/good"]
-    (reject,) = found.rejects
-    assert (reject.reason, reject.stage, reject.uri) == (reason, "list", str(tmp_path / "in" / "x.tar"))
-    assert reject.key == "x.tar/" + members[0][0].partition(".")[0]
-    assert str(tmp_path / "in" / "x.tar") in reject.detail and "byte offset" in reject.detail
-    assert re.search(detail.replace("TAR", re.escape(reject.uri)), reject.detail)
+def test_stem_without_exactly_one_image_is_rejected(tmp_path: pathlib.Path) -> None:
+    for members, reason, detail in [
+        ([("a.cls", b"1")], BAD_ROW, "'a' of TAR at byte offset 3072: no image among"),  # no-image
+        ([A, ("a.png", PNG)], BAD_ROW, "2 images with one stem, expected one: 'a.jpg', 'a.png'"),  # two
+        ([("cat.0.jpg", JPEG), ("cat.1.jpg", JPEG)], BAD_ROW, "'cat.0.jpg', 'cat.1.jpg'"),  # dots
+        ([("bare", JPEG)], BAD_ROW, r"'bare'; members of one example"),  # image-without-extension
+        ([A, ("a.json", b"{")], BAD_ROW, ".json is not JSON"),  # bad-json
+        ([A, ("a.json", b'{"x": "\\ud800"}')], BAD_ROW, "not JSON"),  # half-a-pair
+        ([A, ("a.json", b"[1]")], BAD_ROW, "a list, expected an object"),  # list
+        ([A, ("a.json", b'{"x": [1, 2]}')], BAD_VALUE, "'json.x' holds 2 values"),  # many
+        ([A, ("a.json", b'{"x": {"y": 2}}')], BAD_VALUE, "holds a dict of its own"),  # object
+        ([A, ("a.json", b"{}")], BAD_VALUE, "'json.x' is empty"),  # without-key
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        good = ("good.jpg", JPEG), ("good.json", b'{"x": 5}')
+        tars.write_tar(folder / "in" / "x.tar", [*good, *members])
+        found = list_tar(folder / "in", fields=table_rows.RowFields(columns=(table_rows.Column("json.x", "int64"),)))
+        assert [ref.key for ref in found.refs] == ["x.tar/good"]
+        (reject,) = found.rejects
+        assert (reject.reason, reject.stage, reject.uri) == (reason, "list", str(folder / "in" / "x.tar"))
+        assert reject.key == "x.tar/" + members[0][0].partition(".")[0]
+        assert str(folder / "in" / "x.tar") in reject.detail and "byte offset" in reject.detail
+        assert re.search(detail.replace("TAR", re.escape(reject.uri)), reject.detail)
 
 
 def test_stems_whose_members_are_not_consecutive_are_rejected(tmp_path: pathlib.Path) -> None:
@@ -168,21 +164,17 @@ def test_tar_gz_is_listed_like_its_content(tmp_path: pathlib.Path, name: str) ->
         assert unpacked_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length) == JPEG
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        pytest.param("x.tgz", gzip.compress(bytes(10240))[:-9], "is gzip that was cut short", id="tgz"),
-        pytest.param("x.tar.gz", gzip.compress(bytes(10240))[:-9], "is gzip that was cut short", id="cut"),
-        pytest.param("x.tar.gz", b"plain", "is broken gzip", id="no-gzip"),
-        pytest.param("x.tar", gzip.compress(b"x" * 9999), "x.tar': ", id="gzip-of-no-tar"),
-    ],
-)
-def test_gzip_and_names_that_disagree_are_a_problem(
-    tmp_path: pathlib.Path, name: str, content: bytes, message: str
-) -> None:
-    (tmp_path / name).write_bytes(content)
-    (problem,) = list_tar(tmp_path).problems
-    assert message in problem and name in problem
+def test_gzip_and_names_that_disagree_are_a_problem(tmp_path: pathlib.Path) -> None:
+    for name, content, message in [
+        ("x.tgz", gzip.compress(bytes(10240))[:-9], "is gzip that was cut short"),  # tgz
+        ("x.tar.gz", gzip.compress(bytes(10240))[:-9], "is gzip that was cut short"),  # cut
+        ("x.tar.gz", b"plain", "is broken gzip"),  # no-gzip
+        ("x.tar", gzip.compress(b"x" * 9999), "x.tar': "),  # gzip-of-no-tar
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        (folder / name).write_bytes(content)
+        (problem,) = list_tar(folder).problems
+        assert message in problem and name in problem
 
 
 @pytest.mark.parametrize("image_bytes", [10, 5_000, 300_000])
@@ -237,10 +229,9 @@ def with_tarfile(data: bytes) -> list[tuple[str, int, int]]:
         return [(each.name, each.offset_data, each.size) for each in file if each.isreg()]
 
 
-@pytest.mark.parametrize(
-    ("format", "names"),
-    [
-        pytest.param(format, names, id=f"{format_id}-{names_id}")
+def test_members_are_equal_to_those_of_tarfile() -> None:
+    for format, names in [
+        (format, names)
         for format_id, format in (("ustar", 0), ("gnu", 1), ("pax", 2))
         for names_id, names in (
             ("short", ["a.jpg", "a.cls", "b/c.jpg"]),
@@ -249,13 +240,11 @@ def with_tarfile(data: bytes) -> list[tuple[str, int, int]]:
             ("not-ascii", ["käse.jpg", "日本.jpg", "\udcff\udcfe.jpg"]),
         )
         if (format_id, names_id) != ("ustar", "long")  # it has no such names
-    ],
-)
-def test_members_are_equal_to_those_of_tarfile(format: int, names: list[str]) -> None:
-    data = tars.pack([(name, os.urandom(3 + 700 * index)) for index, name in enumerate(names)], format=format)
-    expected = with_tarfile(data)
-    assert [(each.name, each.offset, each.size) for each in read_all(data)] == expected
-    assert [name for name, _, _ in expected] == names
+    ]:
+        data = tars.pack([(name, os.urandom(3 + 700 * index)) for index, name in enumerate(names)], format=format)
+        expected = with_tarfile(data)
+        assert [(each.name, each.offset, each.size) for each in read_all(data)] == expected
+        assert [name for name, _, _ in expected] == names
 
 
 def test_tars_of_gnu_tar_are_read(tmp_path: pathlib.Path) -> None:
@@ -325,40 +314,36 @@ def with_pax(record: bytes) -> bytes:
     return header.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0") + WHOLE
 
 
-@pytest.mark.parametrize(
-    ("data", "offset", "message"),
-    [
-        pytest.param(WHOLE[:1700], 1536, "cut short in a header, after 164 of 512 bytes", id="in-header"),
-        pytest.param(WHOLE[:1000], 0, r"member 'a.jpg' of 700 bytes lacks 212", id="in-data"),
-        pytest.param(WHOLE[:1536], 1536, "without the zeros that end a tar", id="between-members"),
-        pytest.param(WHOLE[:1600] + b"\1" + WHOLE[1601:], 1536, "checksum of a member's header", id="header-changed"),
-        pytest.param(b"no tar at all" * 100, 0, "this is not a tar", id="other-file"),
-        pytest.param(WHOLE[:2560] + b"\0" * 9, 2569, "without the zeros that end a tar", id="in-the-end"),
-        pytest.param(b"", 0, "without the zeros that end a tar", id="empty"),
-        pytest.param(WHOLE + b"left over" * 60, len(WHOLE), "checksum of a member's header", id="more-behind-the-end"),
-        pytest.param(with_size(b"\xff" * 11 + b"\xfe"), 1536, "size of a member is not a number", id="negative"),
-        pytest.param(with_size(b"0000000zzzz\0"), 1536, "size of a member is not a number", id="no-octal"),
-        pytest.param(with_size(b"\x80" + b"\xff" * 11), 1536, "is cut short", id="huge"),
-        pytest.param(with_pax(b"12 path=x"), 512, "a pax header is broken", id="pax-cut"),
-        pytest.param(with_pax(b"99 path=x\n"), 512, "a pax header is broken", id="pax-too-long"),
-        pytest.param(with_pax(b"path=x\n"), 512, "a pax header is broken", id="pax-without-length"),
-        pytest.param(with_pax(b"9 path=xy\n"), 512, "a pax header is broken", id="pax-too-short"),
-        pytest.param(with_pax(b"0 path=x\n"), 512, "a pax header is broken", id="pax-zero"),
-        pytest.param(with_pax(b"10 path-x\n"), 512, "a pax header is broken", id="pax-without-value"),
-        pytest.param(with_pax(b"17 size=-5000000\n"), 1024, "expected a number of bytes", id="pax-negative-size"),
-        pytest.param(
+def test_broken_tar_is_an_error_with_its_offset() -> None:
+    for data, offset, message in [
+        (WHOLE[:1700], 1536, "cut short in a header, after 164 of 512 bytes"),  # in-header
+        (WHOLE[:1000], 0, r"member 'a.jpg' of 700 bytes lacks 212"),  # in-data
+        (WHOLE[:1536], 1536, "without the zeros that end a tar"),  # between-members
+        (WHOLE[:1600] + b"\1" + WHOLE[1601:], 1536, "checksum of a member's header"),  # header-changed
+        (b"no tar at all" * 100, 0, "this is not a tar"),  # other-file
+        (WHOLE[:2560] + b"\0" * 9, 2569, "without the zeros that end a tar"),  # in-the-end
+        (b"", 0, "without the zeros that end a tar"),  # empty
+        (WHOLE + b"left over" * 60, len(WHOLE), "checksum of a member's header"),  # more-behind-the-end
+        (with_size(b"\xff" * 11 + b"\xfe"), 1536, "size of a member is not a number"),  # negative
+        (with_size(b"0000000zzzz\0"), 1536, "size of a member is not a number"),  # no-octal
+        (with_size(b"\x80" + b"\xff" * 11), 1536, "is cut short"),  # huge
+        (with_pax(b"12 path=x"), 512, "a pax header is broken"),  # pax-cut
+        (with_pax(b"99 path=x\n"), 512, "a pax header is broken"),  # pax-too-long
+        (with_pax(b"path=x\n"), 512, "a pax header is broken"),  # pax-without-length
+        (with_pax(b"9 path=xy\n"), 512, "a pax header is broken"),  # pax-too-short
+        (with_pax(b"0 path=x\n"), 512, "a pax header is broken"),  # pax-zero
+        (with_pax(b"10 path-x\n"), 512, "a pax header is broken"),  # pax-without-value
+        (with_pax(b"17 size=-5000000\n"), 1024, "expected a number of bytes"),  # pax-negative-size
+        (
             tars.pack([(LONG, b"")], format=tarfile.GNU_FORMAT)[:1024] + bytes(1024),
             1024,
             "long name belongs to no member",
-            id="long-name-without-a-member",
-        ),
-    ],
-)
-def test_broken_tar_is_an_error_with_its_offset(data: bytes, offset: int, message: str) -> None:
-    with pytest.raises(TarError, match=message) as raised:
-        read_all(data)
-    assert raised.value.offset == offset
-    assert str(raised.value).endswith(f"at byte offset {offset}")
+        ),  # long-name-without-a-member
+    ]:
+        with pytest.raises(TarError, match=message) as raised:
+            read_all(data)
+        assert raised.value.offset == offset
+        assert str(raised.value).endswith(f"at byte offset {offset}")
 
 
 @settings(deadline=None, max_examples=200)

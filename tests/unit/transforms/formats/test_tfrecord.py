@@ -17,7 +17,7 @@ from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import tfrecord
 from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.sources import table_rows
-from tests import foreign_shards, image_sets, tars, written_files
+from tests import case_tables, foreign_shards, image_sets, tars, written_files
 
 JPEG = image_sets.make_image(1)
 
@@ -101,9 +101,8 @@ def test_records_are_byte_ranges_with_their_features(tmp_path: pathlib.Path, com
     assert found.refs[5].key == f"train-00001-of-00002.tfrecord{suffix}/1"
 
 
-@pytest.mark.parametrize(
-    ("name", "split"),
-    [
+def test_split_is_read_from_the_name_of_the_shard() -> None:
+    for name, split in [
         ("train-00000-of-00010", "train"),
         ("validation-00003-of-00128.tfrecord", "validation"),
         ("my-set-test-00003-of-00128.tfrecord.gz", "my-set-test"),
@@ -112,11 +111,9 @@ def test_records_are_byte_ranges_with_their_features(tmp_path: pathlib.Path, com
         ("data.tfrecord", None),
         ("coco_val.record-00000-of-00010", "val"),
         ("train-3-of-8", "train"),
-    ],
-)
-def test_split_is_read_from_the_name_of_the_shard(name: str, split: str | None) -> None:
-    assert tfrecord.split_of(name) == split
-    assert bool(tfrecord.TfrecordSource.FILE_NAME.fullmatch(name)) == (name != "train-3-of-8")
+    ]:
+        assert tfrecord.split_of(name) == split
+        assert bool(tfrecord.TfrecordSource.FILE_NAME.fullmatch(name)) == (name != "train-3-of-8")
 
 
 def test_feature_named_split_overrides_the_name_of_the_shard(tmp_path: pathlib.Path) -> None:
@@ -124,30 +121,24 @@ def test_feature_named_split_overrides_the_name_of_the_shard(tmp_path: pathlib.P
     assert list_records(tmp_path, fields=table_rows.RowFields(split="split")).refs[0].split == "test"
 
 
-@pytest.mark.parametrize(
-    ("record", "reason", "detail"),
-    [
-        pytest.param(make_example(other=b"x"), Reason.BAD_ROW, "no feature 'image/encoded' .*'other'", id="no-image"),
-        pytest.param(make_example(image__encoded=[]), Reason.BAD_ROW, "has 0 values, expected one", id="empty"),
-        pytest.param(make_example(image__encoded=[b"", b""]), Reason.BAD_ROW, "has 2 values", id="two"),
-        pytest.param(
-            make_example(image__encoded=[1, 2]), Reason.CORRUPT, "holds numbers, expected bytes", id="numbers"
-        ),
-        pytest.param(b"\xff no example", Reason.CORRUPT, "not a tf.train.Example", id="no-example"),
-        pytest.param(
-            make_example(image__encoded=JPEG, n=[1, 2]), Reason.BAD_VALUE, "'n' holds 2 values, expected one", id="list"
-        ),
-    ],
-)
-def test_record_without_image_is_a_reject(tmp_path: pathlib.Path, record: bytes, reason: Reason, detail: str) -> None:
-    write(tmp_path / "x.tfrecord", [images(1, n=1)[0], record, images(1, n=2)[0]])
-    found = list_records(tmp_path, fields=table_rows.RowFields(columns=(table_rows.Column("n", "int64"),)))
-    assert [ref.columns for ref in found.refs] == [(1,), (2,)]
-    (reject,) = found.rejects
-    offset = 16 + len(images(1, n=1)[0])
-    assert (reject.key, reject.stage, reject.reason) == ("x.tfrecord/1", "list", reason)
-    assert reject.detail.startswith(f"record 1 of {tmp_path}/x.tfrecord at byte offset {offset}: ")
-    assert re.search(detail, reject.detail)
+def test_record_without_image_is_a_reject(tmp_path: pathlib.Path) -> None:
+    for record, reason, detail in [
+        (make_example(other=b"x"), Reason.BAD_ROW, "no feature 'image/encoded' .*'other'"),  # no-image
+        (make_example(image__encoded=[]), Reason.BAD_ROW, "has 0 values, expected one"),  # empty
+        (make_example(image__encoded=[b"", b""]), Reason.BAD_ROW, "has 2 values"),  # two
+        (make_example(image__encoded=[1, 2]), Reason.CORRUPT, "holds numbers, expected bytes"),  # numbers
+        (b"\xff no example", Reason.CORRUPT, "not a tf.train.Example"),  # no-example
+        (make_example(image__encoded=JPEG, n=[1, 2]), Reason.BAD_VALUE, "'n' holds 2 values, expected one"),  # list
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        write(folder / "x.tfrecord", [images(1, n=1)[0], record, images(1, n=2)[0]])
+        found = list_records(folder, fields=table_rows.RowFields(columns=(table_rows.Column("n", "int64"),)))
+        assert [ref.columns for ref in found.refs] == [(1,), (2,)]
+        (reject,) = found.rejects
+        offset = 16 + len(images(1, n=1)[0])
+        assert (reject.key, reject.stage, reject.reason) == ("x.tfrecord/1", "list", reason)
+        assert reject.detail.startswith(f"record 1 of {folder}/x.tfrecord at byte offset {offset}: ")
+        assert re.search(detail, reject.detail)
 
 
 def test_flipped_byte_in_a_record_rejects_only_that_record(tmp_path: pathlib.Path) -> None:
@@ -262,9 +253,8 @@ def test_mutated_files_give_references_rejects_and_problems(
     json.dumps([reject._asdict() for reject in found.rejects])
 
 
-@pytest.mark.parametrize(
-    ("path", "split", "number", "total"),
-    [
+def test_split_and_number_of_a_path() -> None:
+    for path, split, number, total in [
         ("train-00000-of-01024", "train", 0, 1024),
         ("validation-00127-of-00128", "validation", 127, 128),
         ("train-00000-of-00016.tfrecord", "train", 0, 16),
@@ -285,21 +275,16 @@ def test_mutated_files_give_references_rejects_and_problems(
         ("data.tfrecord", "train", -1, 0),
         ("train", "train", -1, 0),
         ("blood cells (1)-00000-of-00001", "blood_cells_1", 0, 1),
-    ],
-)
-def test_split_and_number_of_a_path(path: str, split: str, number: int, total: int) -> None:
-    named = tfrecord.parse_path(path)
-    assert (named.split, named.number, named.total) == (split, number, total)
+    ]:
+        named = tfrecord.parse_path(path)
+        assert (named.split, named.number, named.total) == (split, number, total)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "path", "split"),
-    [
+def test_split_by_the_users_pattern() -> None:
+    for pattern, path, split in [
         (r"^(a|b)_", "a_1.tfrecord", "a"),
         (r"^(a|b)_", "c_1.tfrecord", None),
         (r"(x)?(?P<split>ours|theirs)", "theirs.tfrecord", "theirs"),
         (r"^[^/]+", "fold 1/0.tfrecord", "fold_1"),
-    ],
-)
-def test_split_by_the_users_pattern(pattern: str, path: str, split: str | None) -> None:
-    assert tfrecord.split_by(re.compile(pattern), path) == split
+    ]:
+        assert tfrecord.split_by(re.compile(pattern), path) == split

@@ -18,7 +18,7 @@ from imagebeam.transforms.formats import voc
 from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.images import checked_image, image_objects
 from imagebeam.transforms.sources import annotated_files, input_places
-from tests import detection_sets, error_texts
+from tests import case_tables, detection_sets, error_texts
 
 Found: TypeAlias = tuple[tuple[input_places.Part, ...], str, str]
 
@@ -49,37 +49,31 @@ def test_boxes_that_count_from_0_are_noted_and_xml_without_boxes_is_another_form
     assert "voc" not in [each.preset for each in recognize_folder.recognize(str(tmp_path)).candidates]
 
 
-@pytest.mark.parametrize(
-    ("lists", "expected"),
-    [
+def test_lists_are_splits(tmp_path: pathlib.Path) -> None:
+    for lists, expected in [
         (["train", "val", "trainval"], ["train", "val"]),
         (["train", "val", "test"], ["train", "val", "test"]),
         (["trainval", "test"], ["trainval", "test"]),
         (["cat_train"], []),
-    ],
-)
-def test_lists_are_splits(tmp_path: pathlib.Path, lists: list[str], expected: list[str]) -> None:
-    detection_sets.write_voc(tmp_path, {name: [1] for name in lists})
-    splits = [(name.replace("trainval", "train"), f"ImageSets/Main/{name}.txt") for name in expected]
-    assert parts_of(find(tmp_path)) == (splits or [("train", "JPEGImages")])
-    assert find(tmp_path)[1:] == ("JPEGImages", "Annotations")
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        detection_sets.write_voc(folder, {name: [1] for name in lists})
+        splits = [(name.replace("trainval", "train"), f"ImageSets/Main/{name}.txt") for name in expected]
+        assert parts_of(find(folder)) == (splits or [("train", "JPEGImages")])
+        assert find(folder)[1:] == ("JPEGImages", "Annotations")
 
 
-@pytest.mark.parametrize(
-    ("folders", "expected", "names"),
-    [
+def test_folders_are_splits_without_lists(tmp_path: pathlib.Path) -> None:
+    for folders, expected, names in [
         (["train", "valid"], [("train", "train"), ("valid", "valid")], ("JPEGImages", "Annotations")),
         ([], [("train", "")], ("JPEGImages", "Annotations")),
         (["images", "annotations"], [("train", "images")], ("images", "annotations")),
-    ],
-)
-def test_folders_are_splits_without_lists(
-    tmp_path: pathlib.Path, folders: list[str], expected: list[tuple[str, str]], names: tuple[str, str]
-) -> None:
-    for folder in folders:
-        (tmp_path / folder).mkdir()
-    found = find(tmp_path)
-    assert (parts_of(found), found[1:]) == (expected, names)
+    ]:
+        root = case_tables.new_folder(tmp_path)
+        for folder in folders:
+            (root / folder).mkdir()
+        found = find(root)
+        assert (parts_of(found), found[1:]) == (expected, names)
 
 
 def test_config_names_lists_and_folders(tmp_path: pathlib.Path) -> None:
@@ -161,56 +155,46 @@ def test_flags_pose_and_parts_of_objects() -> None:
     assert found.values[4:] == ((1, 2), (b"cat", b"dog"), (0, 1), (1, 0), (b"Left", b"Left"))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"\xef\xbb\xbf" + xml(SIZE, DOG), id="byte-order-mark"),
-        pytest.param(b'<?xml version="1.0" encoding="utf-8"?>\r\n' + xml(SIZE, DOG), id="declaration"),
-        pytest.param(xml(SIZE, DOG).decode().encode("utf-16"), id="utf-16"),
-        pytest.param(b'<?xml version="1.0" encoding="iso-8859-1"?>' + xml(SIZE, DOG, "<x>\xe9</x>"), id="latin-1"),
-        pytest.param(xml(DOG.replace("dog", " &#100;og\n"), SIZE), id="character-reference"),
-        pytest.param(xml(SIZE, DOG.replace("<xmin>1<", "<xmin>1.0<").replace("dog", "<![CDATA[dog]]>")), id="float"),
-        pytest.param(xml(SIZE, "<!-- <object> -->", DOG), id="comment"),
-    ],
-)
-def test_spellings_of_one_object_are_equal(data: bytes) -> None:
-    found = READER.read(data)
-    assert found.values[:2] == ((0.0,), (0.5,))
-    assert found.values[5] == (b"dog",)
-    assert voc.class_names(data) == {"dog"}
+def test_spellings_of_one_object_are_equal() -> None:
+    for data in [
+        b"\xef\xbb\xbf" + xml(SIZE, DOG),  # byte-order-mark
+        b'<?xml version="1.0" encoding="utf-8"?>\r\n' + xml(SIZE, DOG),  # declaration
+        xml(SIZE, DOG).decode().encode("utf-16"),  # utf-16
+        b'<?xml version="1.0" encoding="iso-8859-1"?>' + xml(SIZE, DOG, "<x>\xe9</x>"),  # latin-1
+        xml(DOG.replace("dog", " &#100;og\n"), SIZE),  # character-reference
+        xml(SIZE, DOG.replace("<xmin>1<", "<xmin>1.0<").replace("dog", "<![CDATA[dog]]>")),  # float
+        xml(SIZE, "<!-- <object> -->", DOG),  # comment
+    ]:
+        found = READER.read(data)
+        assert found.values[:2] == ((0.0,), (0.5,))
+        assert found.values[5] == (b"dog",)
+        assert voc.class_names(data) == {"dog"}
 
 
-@pytest.mark.parametrize(
-    ("data", "detail"),
-    [
-        pytest.param(b"", "is not XML: no element found", id="empty"),
-        pytest.param(b"\x89PNG", "is not XML", id="not-xml"),
-        pytest.param(xml(SIZE, DOG)[:-4], "is not XML", id="cut"),
-        pytest.param(b"<html/>", "begins with <html>, expected <annotation>", id="other-root"),
-        pytest.param(xml(DOG), "<size>: height is None, expected a finite number", id="no-size"),
-        pytest.param(xml(SIZE.replace("40", "0"), DOG), "<size>: the size is 0 x 20, expected pixels", id="zero-size"),
-        pytest.param(xml(SIZE, SIZE), "states <width> twice", id="two-sizes"),
-        pytest.param(
-            xml(SIZE, "<object><name>dog</name></object>"),
-            "object 1: xmin is None, expected a finite number",
-            id="no-box",
-        ),
-        pytest.param(xml(SIZE, f"<object>{BOX}</object>"), "object 1: it has no class", id="no-name"),
-        pytest.param(xml(SIZE, DOG.replace(BOX, BOX * 2)), "states <xmin> twice in object 1", id="two-boxes"),
-        pytest.param(xml(SIZE, DOG, DOG.replace(">20<", ">nan<")), "object 2: xmax is 'nan', expected a", id="nan"),
-        pytest.param(xml(SIZE, DOG.replace(">20<", ">1e999<")), "xmax is '1e999'", id="infinite"),
+def test_bad_file_rejects_the_image() -> None:
+    for data, detail in [
+        (b"", "is not XML: no element found"),  # empty
+        (b"\x89PNG", "is not XML"),  # not-xml
+        (xml(SIZE, DOG)[:-4], "is not XML"),  # cut
+        (b"<html/>", "begins with <html>, expected <annotation>"),  # other-root
+        (xml(DOG), "<size>: height is None, expected a finite number"),  # no-size
+        (xml(SIZE.replace("40", "0"), DOG), "<size>: the size is 0 x 20, expected pixels"),  # zero-size
+        (xml(SIZE, SIZE), "states <width> twice"),  # two-sizes
+        (xml(SIZE, "<object><name>dog</name></object>"), "object 1: xmin is None, expected a finite number"),  # no-box
+        (xml(SIZE, f"<object>{BOX}</object>"), "object 1: it has no class"),  # no-name
+        (xml(SIZE, DOG.replace(BOX, BOX * 2)), "states <xmin> twice in object 1"),  # two-boxes
+        (xml(SIZE, DOG, DOG.replace(">20<", ">nan<")), "object 2: xmax is 'nan', expected a"),  # nan
+        (xml(SIZE, DOG.replace(">20<", ">1e999<")), "xmax is '1e999'"),  # infinite
         (xml(SIZE, DOG.replace(">20<", ">0<")), "the box ends before it begins: 1 to 0"),
-        pytest.param(xml(SIZE, DOG.replace("<name>", "<difficult>2</difficult><name>")), "difficult is '2'", id="flag"),
-        pytest.param(b'<?xml version="1.0" encoding="gbk"?>' + xml(SIZE), "save it as UTF-8", id="encoding"),
-        pytest.param(b"<!DOCTYPE annotation>" + xml(SIZE), "has a document type", id="document-type"),
-    ],
-)
-def test_bad_file_rejects_the_image(data: bytes, detail: str) -> None:
-    with pytest.raises(checked_image.BadImageError) as found:
-        READER.read(data)
-    assert found.value.reason is Reason.BAD_VALUE
-    assert detail in found.value.detail
-    assert ("save it as UTF-8" in found.value.detail) == (detail == "save it as UTF-8")
+        (xml(SIZE, DOG.replace("<name>", "<difficult>2</difficult><name>")), "difficult is '2'"),  # flag
+        (b'<?xml version="1.0" encoding="gbk"?>' + xml(SIZE), "save it as UTF-8"),  # encoding
+        (b"<!DOCTYPE annotation>" + xml(SIZE), "has a document type"),  # document-type
+    ]:
+        with pytest.raises(checked_image.BadImageError) as found:
+            READER.read(data)
+        assert found.value.reason is Reason.BAD_VALUE
+        assert detail in found.value.detail
+        assert ("save it as UTF-8" in found.value.detail) == (detail == "save it as UTF-8")
 
 
 def test_unknown_class_rejects_the_image() -> None:
@@ -240,23 +224,20 @@ def test_attack_is_a_reject_and_expands_nothing(name: str) -> None:
     assert voc.class_names(ATTACKS[name].encode()[:100_000]) == set()
 
 
-@pytest.mark.parametrize(
-    ("edges", "values", "dropped"),
-    [
-        pytest.param((0, 0, 41, 21), ((0.0,), (1.0,), (0.0,), (1.0,)), {}, id="clipped"),
-        pytest.param((40, 1, 40, 1), ((0.975,), (1.0,), (0.0,), (0.05,)), {}, id="one-pixel"),
-        pytest.param((50, 1, 60, 5), ((), (), (), ()), {image_objects.OUTSIDE: 1}, id="outside"),
-    ],
-)
-def test_box_is_clipped_or_dropped_and_counted(edges: tuple[int, ...], values: object, dropped: dict[str, int]) -> None:
-    names = ("xmin", "ymin", "xmax", "ymax")
-    box = "".join(f"<{name}>{edge}</{name}>" for name, edge in zip(names, edges))
-    data = xml(SIZE, f"<object><name>dog</name><bndbox>{box}</bndbox></object>")
-    found = READER.read(data)
-    assert (found.values[:4], found.dropped) == (values, dropped)
-    if edges[0] != 40:
-        with pytest.raises(checked_image.BadImageError, match=r"source\.voc\.outside: clip would cut it"):
-            dataclasses.replace(READER, rejects_outside=True).read(data)
+def test_box_is_clipped_or_dropped_and_counted() -> None:
+    for edges, values, dropped in [
+        ((0, 0, 41, 21), ((0.0,), (1.0,), (0.0,), (1.0,)), {}),  # clipped
+        ((40, 1, 40, 1), ((0.975,), (1.0,), (0.0,), (0.05,)), {}),  # one-pixel
+        ((50, 1, 60, 5), ((), (), (), ()), {image_objects.OUTSIDE: 1}),  # outside
+    ]:
+        names = ("xmin", "ymin", "xmax", "ymax")
+        box = "".join(f"<{name}>{edge}</{name}>" for name, edge in zip(names, edges))
+        data = xml(SIZE, f"<object><name>dog</name><bndbox>{box}</bndbox></object>")
+        found = READER.read(data)
+        assert (found.values[:4], found.dropped) == (values, dropped)
+        if edges[0] != 40:
+            with pytest.raises(checked_image.BadImageError, match=r"source\.voc\.outside: clip would cut it"):
+                dataclasses.replace(READER, rejects_outside=True).read(data)
 
 
 def test_image_without_file_has_no_objects() -> None:

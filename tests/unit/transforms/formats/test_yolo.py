@@ -15,7 +15,7 @@ from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import yolo, yolo_labels
 from imagebeam.transforms.images import checked_image, image_objects
 from imagebeam.transforms.sources import annotated_files
-from tests import error_texts
+from tests import case_tables, error_texts
 
 NAMES = "names: [cat, dog]\n"
 
@@ -38,24 +38,22 @@ VAL = ("val", "images/val")
 ROBOFLOW = [("train", "train/images"), ("val", "val/images")]
 
 
-@pytest.mark.parametrize(
-    ("folders", "text", "expected"),
-    [
+def test_yaml_names_folders(tmp_path: pathlib.Path) -> None:
+    for folders, text, expected in [
         ("images/train images/val", "train: images/train\nval: images/val\n", [("train", "images/train"), VAL]),
         ("images/train images/val", f"path: ../of/another/machine\n{BOTH}test:\n", [("train", "images/train"), VAL]),
         ("coco8/images/train", "path: coco8\ntrain: images/train\n", [("train", "coco8/images/train")]),
         ("train/images val/images", "train: ../train/images\nval: ../val/images\n", ROBOFLOW),
         ("a/images b/images", "train: [a/images, b/images]\n", [("train", "a/images"), ("train", "b/images")]),
         ("images", "train: .\n", [("train", "")]),
-    ],
-)
-def test_yaml_names_folders(tmp_path: pathlib.Path, folders: str, text: str, expected: list[tuple[str, str]]) -> None:
-    make_folders(tmp_path, *folders.split())
-    (tmp_path / "data.yaml").write_text(text + NAMES)
-    for uri in (tmp_path, tmp_path / "data.yaml"):
-        found = find(uri)
-        assert (found.root, folders_of(found)) == (str(tmp_path), [(*each, False) for each in expected])
-        assert found.classes.names == ("cat", "dog")
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        make_folders(folder, *folders.split())
+        (folder / "data.yaml").write_text(text + NAMES)
+        for uri in (folder, folder / "data.yaml"):
+            found = find(uri)
+            assert (found.root, folders_of(found)) == (str(folder), [(*each, False) for each in expected])
+            assert found.classes.names == ("cat", "dog")
 
 
 def test_data_yaml_names_lists_and_absolute_paths(tmp_path: pathlib.Path) -> None:
@@ -66,41 +64,35 @@ def test_data_yaml_names_lists_and_absolute_paths(tmp_path: pathlib.Path) -> Non
     assert folders_of(find(tmp_path)) == [("train", "train.txt", True), ("val", "images/val", False)]
 
 
-@pytest.mark.parametrize(
-    ("folders", "expected"),
-    [
+def test_folders_show_the_splits_without_a_yaml(tmp_path: pathlib.Path) -> None:
+    for folders, expected in [
         (["images/train", "images/val", "labels/train"], [("train", "images/train"), ("val", "images/val")]),
         (["images", "labels"], [("train", "images")]),
         (["train/images", "test/images"], [("train", "train/images"), ("test", "test/images")]),
         (["train", "valid"], [("train", "train"), ("valid", "valid")]),
         ([], [("train", "")]),
-    ],
-)
-def test_folders_show_the_splits_without_a_yaml(
-    tmp_path: pathlib.Path, folders: list[str], expected: list[tuple[str, str]]
-) -> None:
-    make_folders(tmp_path, *folders)
-    (tmp_path / "classes.txt").write_text("cat\ndog\n\n")
-    found = find(tmp_path)
-    assert [each[:2] for each in folders_of(found)] == expected
-    assert found.classes.names == ("cat", "dog")
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        make_folders(folder, *folders)
+        (folder / "classes.txt").write_text("cat\ndog\n\n")
+        found = find(folder)
+        assert [each[:2] for each in folders_of(found)] == expected
+        assert found.classes.names == ("cat", "dog")
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
+def test_names_are_a_list_or_a_mapping(tmp_path: pathlib.Path) -> None:
+    for names, expected in [
         ("names: {0: cat, 1: dog}", (("cat", "dog"), None)),
         ("names: {'1': dog, 0: cat}", (("cat", "dog"), None)),
         ("names: {3: cat, 7: dog}", (("cat", "dog"), (3, 7))),
         ("names: [0, 1, yes, no]", (("0", "1", "yes", "no"), None)),
         ("names:\n- cat\nnc: 1", (("cat",), None)),
-    ],
-)
-def test_names_are_a_list_or_a_mapping(tmp_path: pathlib.Path, names: str, expected: tuple[Any, ...]) -> None:
-    make_folders(tmp_path, "images")
-    (tmp_path / "data.yaml").write_text(f"train: images\n{names}\n")
-    classes = find(tmp_path).classes
-    assert (classes.names, classes.numbers) == expected
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        make_folders(folder, "images")
+        (folder / "data.yaml").write_text(f"train: images\n{names}\n")
+        classes = find(folder).classes
+        assert (classes.names, classes.numbers) == expected
 
 
 def test_config_replaces_what_files_say(tmp_path: pathlib.Path) -> None:
@@ -114,31 +106,29 @@ def test_config_replaces_what_files_say(tmp_path: pathlib.Path) -> None:
     assert find(tmp_path, images={"train": "b"}, classes="names.txt").classes.names == ("p", "q")
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
+def test_wrong_data_yaml_is_an_error(tmp_path: pathlib.Path) -> None:
+    for text, code in [
         (f"train: images\nval: nowhere\n{NAMES}", "yolo-no-images"),
         (f"train: /content/x/images\n{NAMES}", "yolo-no-images"),
-        pytest.param(f"train: 3\n{NAMES}", "yolo-bad-images", id="number"),
-        pytest.param(NAMES, "yolo-no-images", id="no-images"),
+        (f"train: 3\n{NAMES}", "yolo-bad-images"),  # number
+        (NAMES, "yolo-no-images"),  # no-images
         ("train: images\n", "yolo-no-classes"),
-        pytest.param("train: images\nnames: [cat]\nnc: 2", "yolo-names-differ", id="nc"),
-        pytest.param("train: images\nnames: [cat, cat]", "classes-name-twice", id="twice"),
-        pytest.param("train: images\nnames: [cat, '']", "classes-name-empty", id="empty-name"),
-        pytest.param("train: images\nnames: {a: cat}", "yolo-bad-names", id="key"),
-        pytest.param("train: images\nnames: [[cat]]", "yolo-bad-names", id="nested"),
-        pytest.param("train: images\nnames: cat", "yolo-bad-names", id="text"),
-        pytest.param(f"train: images\n{NAMES}kpt_shape: 3", "yolo-bad-keypoints", id="keypoints"),
-        pytest.param("- cat", "yolo-data-no-mapping", id="list"),
-        pytest.param("a: [", "yolo-data-no-yaml", id="not-yaml"),
-        pytest.param("[" * 1500, "yolo-data-no-yaml", id="deep"),
-    ],
-)
-def test_wrong_data_yaml_is_an_error(tmp_path: pathlib.Path, text: str, code: str) -> None:
-    make_folders(tmp_path, "images")
-    (tmp_path / "data.yaml").write_text(text)
-    with error_texts.raises(code):
-        find(tmp_path)
+        ("train: images\nnames: [cat]\nnc: 2", "yolo-names-differ"),  # nc
+        ("train: images\nnames: [cat, cat]", "classes-name-twice"),  # twice
+        ("train: images\nnames: [cat, '']", "classes-name-empty"),  # empty-name
+        ("train: images\nnames: {a: cat}", "yolo-bad-names"),  # key
+        ("train: images\nnames: [[cat]]", "yolo-bad-names"),  # nested
+        ("train: images\nnames: cat", "yolo-bad-names"),  # text
+        (f"train: images\n{NAMES}kpt_shape: 3", "yolo-bad-keypoints"),  # keypoints
+        ("- cat", "yolo-data-no-mapping"),  # list
+        ("a: [", "yolo-data-no-yaml"),  # not-yaml
+        ("[" * 1500, "yolo-data-no-yaml"),  # deep
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        make_folders(folder, "images")
+        (folder / "data.yaml").write_text(text)
+        with error_texts.raises(code):
+            find(folder)
 
 
 def test_classes_beside_images_are_those_of_all_splits(tmp_path: pathlib.Path) -> None:
@@ -225,20 +215,17 @@ def test_center_and_size_become_edges_with_ids_and_names() -> None:
     assert dict(zip(READER.columns, found.values))["image/object/class/text"] == (b"dog", b"cat")
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"0 0.5 0.5 0.5 0.5\r\n", id="crlf"),
-        pytest.param(b"0 0.5 0.5 0.5 0.5\r", id="cr"),
-        pytest.param(b"\xef\xbb\xbf0 0.5 0.5 0.5 0.5", id="byte-order-mark"),
-        pytest.param(b"\n\n  0\t0.5  0.5 0.5 0.5  \n\n", id="blanks"),
-        pytest.param(b"0.0 5e-1 .5 +0.5 0.50", id="other-spellings"),
-        pytest.param(b"0 0.25 0.25 0.75 0.25 0.75 0.75 0.25 0.75", id="polygon"),
-        pytest.param(b"0 0.25 0.25 0.75 0.5 0.5 0.75", id="triangle"),
-    ],
-)
-def test_spellings_of_one_box_are_equal(data: bytes) -> None:
-    assert READER.read(data).values[:5] == ((0.25,), (0.75,), (0.25,), (0.75,), (0,))
+def test_spellings_of_one_box_are_equal() -> None:
+    for data in [
+        b"0 0.5 0.5 0.5 0.5\r\n",  # crlf
+        b"0 0.5 0.5 0.5 0.5\r",  # cr
+        b"\xef\xbb\xbf0 0.5 0.5 0.5 0.5",  # byte-order-mark
+        b"\n\n  0\t0.5  0.5 0.5 0.5  \n\n",  # blanks
+        b"0.0 5e-1 .5 +0.5 0.50",  # other-spellings
+        b"0 0.25 0.25 0.75 0.25 0.75 0.75 0.25 0.75",  # polygon
+        b"0 0.25 0.25 0.75 0.5 0.5 0.75",  # triangle
+    ]:
+        assert READER.read(data).values[:5] == ((0.25,), (0.75,), (0.25,), (0.75,), (0,))
 
 
 @pytest.mark.parametrize("data", [None, b"", b"\n \r\n", b"\xef\xbb\xbf"])
@@ -246,36 +233,33 @@ def test_image_without_label_lines_has_no_objects(data: bytes | None) -> None:
     assert READER.read(data).values == ((),) * 6
 
 
-@pytest.mark.parametrize(
-    ("line", "detail"),
-    [
-        pytest.param(b"0 nan 0.5 0.5 0.5", "'nan' is not a finite number", id="nan"),
-        pytest.param(b"0 0.5 inf 0.5 0.5", "'inf' is not a finite number", id="inf"),
-        pytest.param(b"0 0.5 0.5 1e999 0.5", "'1e999' is not a finite number", id="too-large"),
-        pytest.param(b"0 0.5 0.5 1_0 0.5", "'1_0' is not a finite number", id="underscore"),
-        pytest.param(b"cat 0.5 0.5 0.5 0.5", "'cat' is not a finite number", id="name"),
-        pytest.param(b"0,0.5,0.5,0.5,0.5", "is not a finite number", id="commas"),
-        pytest.param(b"0.5 0.5 0.5 0.5 0.5", "the class is '0.5', expected an integer", id="class-fraction"),
-        pytest.param(b"0 -0.5 0.5 0.5 0.5", "-0.5 is not a share of the image", id="negative-center"),
-        pytest.param(b"0 0.5 0.5 -0.005 0.5", "the box has a negative size", id="negative-size"),
-        pytest.param(b"0 120 80 40 40", "120 is not a share of the image, 0 to 1; divide pixels", id="pixels"),
-        pytest.param(b"0 0.5 0.5 1.5 0.5", "1.5 is not a share of the image", id="beyond-one"),
-        pytest.param(b"0 0.5 0.5 0.5", "4 fields, expected class x y width height", id="four"),
-        pytest.param(b"0", "1 fields", id="one"),
-        pytest.param(b"0 0 0 1 0 1 1 0", "8 fields", id="eight"),
-        pytest.param(b"0 0 0 1 0 1 7", "a polygon: 7 is not a share", id="polygon-in-pixels"),
-        pytest.param(b"0 0.5 0.5 0.5 0.5 0.9", "source.yolo.confidence: drop leaves it out", id="confidence"),
-        pytest.param("0 0.5 0.5 0.5 ½".encode(), "which is no text of numbers", id="not-ascii"),
-        pytest.param("0 0.5 0.5 0.5 0.5".encode("utf-16"), "which is no text of numbers", id="utf-16"),
-        pytest.param(b"0 0.5 0.5 0.5 0.5\0", "is not a finite number", id="null"),
-    ],
-)
-def test_bad_line_rejects_the_image_and_names_the_line(line: bytes, detail: str) -> None:
-    with pytest.raises(checked_image.BadImageError) as found:
-        READER.read(b"0 0.5 0.5 0.5 0.5\n\n" + line if not line.startswith(b"\xff") else line)
-    assert found.value.reason is Reason.BAD_VALUE
-    assert detail in found.value.detail
-    assert "line 3" in found.value.detail or line.startswith(b"\xff")
+def test_bad_line_rejects_the_image_and_names_the_line() -> None:
+    for line, detail in [
+        (b"0 nan 0.5 0.5 0.5", "'nan' is not a finite number"),  # nan
+        (b"0 0.5 inf 0.5 0.5", "'inf' is not a finite number"),  # inf
+        (b"0 0.5 0.5 1e999 0.5", "'1e999' is not a finite number"),  # too-large
+        (b"0 0.5 0.5 1_0 0.5", "'1_0' is not a finite number"),  # underscore
+        (b"cat 0.5 0.5 0.5 0.5", "'cat' is not a finite number"),  # name
+        (b"0,0.5,0.5,0.5,0.5", "is not a finite number"),  # commas
+        (b"0.5 0.5 0.5 0.5 0.5", "the class is '0.5', expected an integer"),  # class-fraction
+        (b"0 -0.5 0.5 0.5 0.5", "-0.5 is not a share of the image"),  # negative-center
+        (b"0 0.5 0.5 -0.005 0.5", "the box has a negative size"),  # negative-size
+        (b"0 120 80 40 40", "120 is not a share of the image, 0 to 1; divide pixels"),  # pixels
+        (b"0 0.5 0.5 1.5 0.5", "1.5 is not a share of the image"),  # beyond-one
+        (b"0 0.5 0.5 0.5", "4 fields, expected class x y width height"),  # four
+        (b"0", "1 fields"),  # one
+        (b"0 0 0 1 0 1 1 0", "8 fields"),  # eight
+        (b"0 0 0 1 0 1 7", "a polygon: 7 is not a share"),  # polygon-in-pixels
+        (b"0 0.5 0.5 0.5 0.5 0.9", "source.yolo.confidence: drop leaves it out"),  # confidence
+        ("0 0.5 0.5 0.5 ½".encode(), "which is no text of numbers"),  # not-ascii
+        ("0 0.5 0.5 0.5 0.5".encode("utf-16"), "which is no text of numbers"),  # utf-16
+        (b"0 0.5 0.5 0.5 0.5\0", "is not a finite number"),  # null
+    ]:
+        with pytest.raises(checked_image.BadImageError) as found:
+            READER.read(b"0 0.5 0.5 0.5 0.5\n\n" + line if not line.startswith(b"\xff") else line)
+        assert found.value.reason is Reason.BAD_VALUE
+        assert detail in found.value.detail
+        assert "line 3" in found.value.detail or line.startswith(b"\xff")
 
 
 @pytest.mark.parametrize("number", [b"2", b"-1", b"1e9"])
@@ -292,18 +276,15 @@ def test_classes_with_gaps_keep_their_numbers_and_base_is_added() -> None:
         reader.read(b"4 0.5 0.5 0.5 0.5")
 
 
-@pytest.mark.parametrize(
-    ("line", "values", "dropped"),
-    [
-        pytest.param(b"0 0 0.5 0.5 0.5", ((0.0,), (0.25,), (0.25,), (0.75,)), {}, id="clipped"),
-        pytest.param(b"0 0.5 0.5 0 0.5", ((), (), (), ()), {image_objects.NO_AREA: 1}, id="no-width"),
-        pytest.param(b"0 -0.005 0.5 0.002 0.5", ((), (), (), ()), {image_objects.OUTSIDE: 1}, id="outside"),
-        pytest.param(b"0 0.1 0.1 0.1 0.1 0.1 0.1", ((), (), (), ()), {image_objects.NO_AREA: 1}, id="point"),
-    ],
-)
-def test_box_is_clipped_or_dropped_and_counted(line: bytes, values: object, dropped: dict[str, int]) -> None:
-    found = READER.read(line)
-    assert (found.values[:4], found.dropped) == (values, dropped)
+def test_box_is_clipped_or_dropped_and_counted() -> None:
+    for line, values, dropped in [
+        (b"0 0 0.5 0.5 0.5", ((0.0,), (0.25,), (0.25,), (0.75,)), {}),  # clipped
+        (b"0 0.5 0.5 0 0.5", ((), (), (), ()), {image_objects.NO_AREA: 1}),  # no-width
+        (b"0 -0.005 0.5 0.002 0.5", ((), (), (), ()), {image_objects.OUTSIDE: 1}),  # outside
+        (b"0 0.1 0.1 0.1 0.1 0.1 0.1", ((), (), (), ()), {image_objects.NO_AREA: 1}),  # point
+    ]:
+        found = READER.read(line)
+        assert (found.values[:4], found.dropped) == (values, dropped)
 
 
 def test_options_change_what_becomes_of_lines() -> None:

@@ -18,7 +18,7 @@ from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.formats import zip as zip_format
 from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.shard import read_ahead
-from tests import image_sets, tars, written_files
+from tests import case_tables, image_sets, tars, written_files
 
 JPEG = image_sets.make_image(1)
 BOTH = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -138,24 +138,22 @@ def test_zip64_directory_is_read(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     assert fetch(list_zip(path).refs) == [image_sets.make_image(index) for index in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("raw", "flags", "key"),
-    [
-        pytest.param("größe/ü.jpg".encode(), 0x800, "größe/ü.jpg", id="utf-8"),
-        pytest.param("größe/ü.jpg".encode(), 0, "größe/ü.jpg", id="utf-8-not-flagged"),
-        pytest.param("größe/ü.jpg".encode("cp437"), 0, "größe/ü.jpg", id="cp437"),
-        pytest.param(b"cat\\a.jpg", 0, "cat/a.jpg", id="windows"),
-        pytest.param(b"./cat/a.jpg", 0, "cat/a.jpg", id="here"),
-    ],
-)
-def test_names_of_all_encodings(tmp_path: pathlib.Path, raw: bytes, flags: int, key: str) -> None:
-    name = "x" * len(raw)
-    content = write(tmp_path / "a.zip", [(name, JPEG)]).read_bytes().replace(name.encode(), raw)
-    start = content.index(b"PK\x01\x02") + 8
-    (tmp_path / "a.zip").write_bytes(content[:start] + struct.pack("<H", flags) + content[start + 2 :])
-    found = list_zip(tmp_path / "a.zip")
-    assert [ref.key for ref in found.refs] == [key]
-    assert fetch(found.refs) == [JPEG]
+def test_names_of_all_encodings(tmp_path: pathlib.Path) -> None:
+    for raw, flags, key in [
+        ("größe/ü.jpg".encode(), 0x800, "größe/ü.jpg"),  # utf-8
+        ("größe/ü.jpg".encode(), 0, "größe/ü.jpg"),  # utf-8-not-flagged
+        ("größe/ü.jpg".encode("cp437"), 0, "größe/ü.jpg"),  # cp437
+        (b"cat\\a.jpg", 0, "cat/a.jpg"),  # windows
+        (b"./cat/a.jpg", 0, "cat/a.jpg"),  # here
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        name = "x" * len(raw)
+        content = write(folder / "a.zip", [(name, JPEG)]).read_bytes().replace(name.encode(), raw)
+        start = content.index(b"PK\x01\x02") + 8
+        (folder / "a.zip").write_bytes(content[:start] + struct.pack("<H", flags) + content[start + 2 :])
+        found = list_zip(folder / "a.zip")
+        assert [ref.key for ref in found.refs] == [key]
+        assert fetch(found.refs) == [JPEG]
 
 
 @pytest.mark.parametrize("name", ["../a.jpg", "/etc/a.jpg", "x/../../a.jpg", "C:\\a.jpg", "..\\a.jpg"])
@@ -188,27 +186,21 @@ def patch_directory(path: pathlib.Path, offset: int, value: bytes) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("offset", "value", "reason", "message"),
-    [
-        pytest.param(8, b"\x01\x00", Reason.UNREADABLE, "it is encrypted", id="encrypted"),
-        pytest.param(10, b"\x0e\x00", Reason.UNSUPPORTED_FORMAT, "compressed by lzma: pack it again", id="lzma"),
-        pytest.param(10, b"\x55\x00", Reason.UNSUPPORTED_FORMAT, "compressed by method 85", id="unknown"),
-        pytest.param(
-            24, struct.pack("<I", 3_000_000_000), Reason.TOO_LARGE, "unpacks to 3,000,000,000 bytes", id="huge"
-        ),
-        pytest.param(24, struct.pack("<I", 100_000_000), Reason.CORRUPT, "cannot unpack to 100,000,000", id="lie"),
-    ],
-)
-def test_members_that_cannot_be_read_are_rejects(
-    tmp_path: pathlib.Path, offset: int, value: bytes, reason: Reason, message: str
-) -> None:
-    path = write(tmp_path / "a.zip", [("a.jpg", JPEG), ("b.jpg", JPEG)])
-    patch_directory(path, offset, value)
-    found = list_zip(path)
-    assert [ref.key for ref in found.refs] == ["b.jpg"]
-    assert [(reject.key, reject.reason) for reject in found.rejects] == [("a.jpg", reason)]
-    assert message in found.rejects[0].detail
+def test_members_that_cannot_be_read_are_rejects(tmp_path: pathlib.Path) -> None:
+    for offset, value, reason, message in [
+        (8, b"\x01\x00", Reason.UNREADABLE, "it is encrypted"),  # encrypted
+        (10, b"\x0e\x00", Reason.UNSUPPORTED_FORMAT, "compressed by lzma: pack it again"),  # lzma
+        (10, b"\x55\x00", Reason.UNSUPPORTED_FORMAT, "compressed by method 85"),  # unknown
+        (24, struct.pack("<I", 3_000_000_000), Reason.TOO_LARGE, "unpacks to 3,000,000,000 bytes"),  # huge
+        (24, struct.pack("<I", 100_000_000), Reason.CORRUPT, "cannot unpack to 100,000,000"),  # lie
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        path = write(folder / "a.zip", [("a.jpg", JPEG), ("b.jpg", JPEG)])
+        patch_directory(path, offset, value)
+        found = list_zip(path)
+        assert [ref.key for ref in found.refs] == ["b.jpg"]
+        assert [(reject.key, reject.reason) for reject in found.rejects] == [("a.jpg", reason)]
+        assert message in found.rejects[0].detail
 
 
 def test_bomb_is_not_unpacked(tmp_path: pathlib.Path) -> None:
@@ -233,9 +225,8 @@ def test_damaged_content_is_a_read_error(tmp_path: pathlib.Path, method: int) ->
     assert "fetch the archive again" in bad.detail
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_archive_that_cannot_be_read_is_a_problem(tmp_path: pathlib.Path) -> None:
+    for content, message in [
         (lambda data: data[:-30], "is no zip archive (File is not a zip file)"),
         (lambda data: b"", "is no zip archive (File is not a zip file)"),
         (lambda data: data[200:], "it was cut short"),
@@ -244,14 +235,12 @@ def test_damaged_content_is_a_read_error(tmp_path: pathlib.Path, method: int) ->
             lambda data: data[: (at := data.index(b"PK\x01\x02") + 34)] + b"\1" + data[at + 1 :],
             "it is one of several files of an archive: join them first (zip -s 0)",
         ),
-    ],
-    ids=["cut", "empty", "beginning-cut", "directory", "several-files"],
-)
-def test_archive_that_cannot_be_read_is_a_problem(tmp_path: pathlib.Path, content: Any, message: str) -> None:
-    path = write(tmp_path / "a.zip", [("a.jpg", JPEG), ("b.jpg", JPEG)])
-    path.write_bytes(content(path.read_bytes()))
-    [problem] = list_zip(path).problems
-    assert f"zip archive '{path}': " in problem and message in problem
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        path = write(folder / "a.zip", [("a.jpg", JPEG), ("b.jpg", JPEG)])
+        path.write_bytes(content(path.read_bytes()))
+        [problem] = list_zip(path).problems
+        assert f"zip archive '{path}': " in problem and message in problem
 
 
 def test_offset_outside_of_the_archive_is_a_problem(tmp_path: pathlib.Path) -> None:

@@ -25,7 +25,7 @@ from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.annotations import annotations
 from imagebeam.transforms.formats.annotations.syntaxes import SYNTAXES
 from imagebeam.transforms.images import checked_image, image_objects, object_masks
-from tests import annotation_sets, detection_sets, error_texts, image_sets, spread_rows
+from tests import annotation_sets, case_tables, detection_sets, error_texts, image_sets, spread_rows
 from tests.annotation_sets import SETS, put
 
 ALL = pytest.mark.parametrize("name", SETS)
@@ -182,29 +182,25 @@ def test_class_of_a_box_in_csv_is_in_a_column_that_is_known_or_asked_for(
     assert listed(tmp_path, options("vott"))[0].facts().annotations.classes.names == names
 
 
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [
+def test_empty_class_rejects_the_image_where_a_column_has_the_classes(tmp_path: pathlib.Path) -> None:
+    for name, table in [
         ("vott", "image,xmin,ymin,xmax,ymax,label\n0.jpg,1,1,5,5,cat\n1.jpg,1,1,5,5,\n2.jpg,,,,,\n"),
         ("run_lengths", "ImageId,ClassId,EncodedPixels\n0.jpg,1,1 3\n1.jpg,,1 3\n2.jpg,,\n"),
         ("run_lengths", "ImageId_ClassId,EncodedPixels\n0.jpg_1,1 3\n1.jpg_,1 3\n2.jpg_1,\n"),
-    ],
-)
-def test_empty_class_rejects_the_image_where_a_column_has_the_classes(
-    tmp_path: pathlib.Path, name: str, table: str
-) -> None:
-    for number in range(3):
-        detection_sets.write_image(tmp_path / f"{number}.jpg", number)
-    (tmp_path / "all.csv").write_text(table)
-    source, refs, rejects, _ = listed(tmp_path, options(name))
-    assert (len(refs), rejects) == (3, [])
-    assert source.facts().annotations.classes.names == (("cat",) if name == "vott" else ("1",))
-    for ref in refs:
-        if ref.key == "1.jpg":
-            with pytest.raises(checked_image.BadImageError, match=r"line 3 of all.csv: it has no class"):
-                read(source, ref)
-        else:
-            assert len(read(source, ref)["image/object/class/text"]) == (ref.key == "0.jpg")
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        for number in range(3):
+            detection_sets.write_image(folder / f"{number}.jpg", number)
+        (folder / "all.csv").write_text(table)
+        source, refs, rejects, _ = listed(folder, options(name))
+        assert (len(refs), rejects) == (3, [])
+        assert source.facts().annotations.classes.names == (("cat",) if name == "vott" else ("1",))
+        for ref in refs:
+            if ref.key == "1.jpg":
+                with pytest.raises(checked_image.BadImageError, match=r"line 3 of all.csv: it has no class"):
+                    read(source, ref)
+            else:
+                assert len(read(source, ref)["image/object/class/text"]) == (ref.key == "0.jpg")
 
 
 def test_labels_beside_the_boxes_of_mot_name_their_classes(tmp_path: pathlib.Path) -> None:
@@ -255,26 +251,22 @@ def test_broken_row_of_a_table_names_the_file(tmp_path: pathlib.Path) -> None:
         read(source, next(ref for ref in refs if ref.key.endswith("/2.jpg")))
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "old", "new", "lines"),
-    [
+def test_two_entries_of_one_image_are_an_error(tmp_path: pathlib.Path) -> None:
+    for name, path, old, new, lines in [
         ("cvat", "annotations.xml", 'name="2.jpg"', 'name="1.jpg"', "line 6 and line 7"),
         ("createml", "train/_annotations.createml.json", '"2.jpg"', '"1.jpg"', "entry 2 and entry 3"),
         ("via-project", "train/via_export.json", '"filename": "2.jpg"', '"filename": "1.jpg"', "image 2 and image 3"),
         ("label_studio", "project-1.json", "1f2e-3.jpg", "1f2e-1.jpg", "task 2 and task 4"),
         ("wider_face", "wider_face_split/wider_face_train_bbx_gt.txt", "Parade_2", "Parade_1", "line 4 and line 8"),
-    ],
-)
-def test_two_entries_of_one_image_are_an_error(
-    tmp_path: pathlib.Path, name: str, path: str, old: str, new: str, lines: str
-) -> None:
-    SETS[name].write(tmp_path)
-    content = (tmp_path / path).read_text()
-    assert old in content
-    (tmp_path / path).write_text(content.replace(old, new))
-    source = options(SETS[name].syntax).open(base_format.Request(str(tmp_path)))
-    problems = spread_rows.gather(source.list_all())[3]
-    assert len(problems) == 1 and lines in problems[0]
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        SETS[name].write(folder)
+        content = (folder / path).read_text()
+        assert old in content
+        (folder / path).write_text(content.replace(old, new))
+        source = options(SETS[name].syntax).open(base_format.Request(str(folder)))
+        problems = spread_rows.gather(source.list_all())[3]
+        assert len(problems) == 1 and lines in problems[0]
 
 
 def test_two_files_that_name_the_same_image_are_a_question(tmp_path: pathlib.Path) -> None:
@@ -312,9 +304,8 @@ def test_class_that_is_not_listed_is_unknown(tmp_path: pathlib.Path) -> None:
     assert caught.value.reason is elements.Reason.UNKNOWN_LABEL
 
 
-@pytest.mark.parametrize(
-    ("syntax", "fields", "detail"),
-    [
+def test_fields_that_cannot_be_used_are_named() -> None:
+    for syntax, fields, detail in [
         ("kitti", ["0", "0", "0", "5", "1", "1", "1", *"1111111"], "ends before it begins"),
         ("dota", ["1", "1", "5", "1", "5", "5", "1", "5", "9"], "difficult is '9'"),
         ("dota", ["1", "1"], "3 fields, expected 8 numbers"),
@@ -339,11 +330,9 @@ def test_class_that_is_not_listed_is_unknown(tmp_path: pathlib.Path) -> None:
         ("supervisely", ["rectangle", {}, [[1, 1]]], "a rectangle of 1 points"),
         ("supervisely", ["polygon", {}, "x"], "a list of points is 'x'"),
         ("segment_anything", [[1, 1], None], "expected x y width height"),
-    ],
-)
-def test_fields_that_cannot_be_used_are_named(syntax: str, fields: Any, detail: str) -> None:
-    with pytest.raises(ValueError, match=detail):
-        annotations.SYNTAXES[syntax].region(fields, (20, 40))
+    ]:
+        with pytest.raises(ValueError, match=detail):
+            annotations.SYNTAXES[syntax].region(fields, (20, 40))
 
 
 def test_turned_shapes_become_the_boxes_around_them() -> None:
@@ -362,9 +351,8 @@ def test_turned_shapes_become_the_boxes_around_them() -> None:
         assert found is not None and found.box == pytest.approx(box)
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "content", "detail"),
-    [
+def test_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: pathlib.Path) -> None:
+    for name, path, content, detail in [
         (
             "wider_face",
             "wider_face_split/wider_face_train_bbx_gt.txt",
@@ -391,18 +379,15 @@ def test_turned_shapes_become_the_boxes_around_them() -> None:
             "filename,region_shape_attributes,region_attributes\na,{,\n",
             "not JSON",
         ),
-    ],
-)
-def test_file_that_cannot_be_read_is_an_error_that_names_it(
-    tmp_path: pathlib.Path, name: str, path: str, content: str, detail: str
-) -> None:
-    SETS[name].write(tmp_path)
-    (tmp_path / path).write_text(content)
-    folder = str(pathlib.Path(path).parent)
-    wanted = options(SETS[name].syntax, files={"train": (path,)}, images={"train": (folder,)})
-    with error_texts.raises("annotations-other-syntax") as caught:
-        wanted.open(base_format.Request(str(tmp_path)))
-    assert detail in str(caught.value)
+    ]:
+        root = case_tables.new_folder(tmp_path)
+        SETS[name].write(root)
+        (root / path).write_text(content)
+        folder = str(pathlib.Path(path).parent)
+        wanted = options(SETS[name].syntax, files={"train": (path,)}, images={"train": (folder,)})
+        with error_texts.raises("annotations-other-syntax") as caught:
+            wanted.open(base_format.Request(str(root)))
+        assert detail in str(caught.value)
 
 
 def test_options_that_contradict_are_errors(tmp_path: pathlib.Path) -> None:

@@ -7,7 +7,6 @@ import gzip
 import os
 import pathlib
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import h5py
@@ -20,7 +19,7 @@ from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_places, array_source, arrays
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import table_rows
-from tests import array_sets, error_texts, idx_files, written_files
+from tests import array_sets, case_tables, error_texts, idx_files, written_files
 
 LABELLED = table_rows.RowFields(label="label")
 X, Y = array_sets.pictures(0, 5, 4, 4), array_sets.numbers(0, 5)
@@ -77,22 +76,18 @@ def save_alone(folder: pathlib.Path, **arrays: np.ndarray) -> None:
         np.savez_compressed(folder / f"k49-{name}.npz", array)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(("x_train", "y_train", "x_test", "y_test"), id="keras"),
-        pytest.param(("train_images", "train_labels", "test_images", "test_labels"), id="medmnist"),
-        pytest.param(("Xtrain", "ytrain", "Xtest", "ytest"), id="joined"),
-        pytest.param(("images_training", "targets_training", "images_testing", "targets_testing"), id="long"),
-    ],
-)
-@pytest.mark.parametrize(
-    "way", [np.savez, np.savez_compressed, save, save_alone], ids=["stored", "deflated", "npy", "alone"]
-)
-def test_find_knows_usual_names(tmp_path: pathlib.Path, names: tuple[str, ...], way: Callable[..., None]) -> None:
-    given = dict(zip(names, (X, Y, X[:2], Y[:2, None])))
-    way(tmp_path if way in (save, save_alone) else tmp_path / "data.npz", **given)
-    check(find(tmp_path), train=(X, Y), test=(X[:2], Y[:2]))
+def test_find_knows_usual_names(tmp_path: pathlib.Path) -> None:
+    for names in [
+        ("x_train", "y_train", "x_test", "y_test"),  # keras
+        ("train_images", "train_labels", "test_images", "test_labels"),  # medmnist
+        ("Xtrain", "ytrain", "Xtest", "ytest"),  # joined
+        ("images_training", "targets_training", "images_testing", "targets_testing"),  # long
+    ]:
+        for way in [np.savez, np.savez_compressed, save, save_alone]:
+            folder = case_tables.new_folder(tmp_path)
+            given = dict(zip(names, (X, Y, X[:2], Y[:2, None])))
+            way(folder if way in (save, save_alone) else folder / "data.npz", **given)
+            check(find(folder), train=(X, Y), test=(X[:2], Y[:2]))
 
 
 def test_find_of_a_file_with_one_set_leaves_the_split_open(tmp_path: pathlib.Path) -> None:
@@ -154,25 +149,21 @@ def test_find_of_images_of_one_axis_takes_their_shape(tmp_path: pathlib.Path) ->
         find(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("labels", "expected", "vocabulary"),
-    [
-        pytest.param(np.array([0, 3, 1, 1, 0], np.uint8), "03110", "0123", id="bytes"),
-        pytest.param(np.array([[0], [3], [1], [1], [0]]), "03110", "0123", id="column"),
-        pytest.param(np.array([0.0, 3.0, 1.0, 1.0, 0.0]), "03110", "0123", id="whole-floats"),
-        pytest.param(np.eye(4, dtype=np.uint8)[[0, 3, 1, 1, 0]], "03110", "0123", id="one-hot"),
-        pytest.param(np.array([False, True, True, False, True]), "01101", "01", id="booleans"),
-        pytest.param(np.array([b"b", b"a", b"a", b"c", b"b"]), "baacb", "", id="texts"),
-        pytest.param(np.array([-1, 1, 1, -1, 1]), None, "", id="negative"),
-    ],
-)
-def test_find_takes_labels_of_any_kind(
-    tmp_path: pathlib.Path, labels: np.ndarray, expected: str | None, vocabulary: str
-) -> None:
-    np.savez(tmp_path / "a.npz", x_train=X, y_train=labels)
-    source = find(tmp_path)
-    check(source, train=(X, labels if expected is None else expected))
-    assert source.class_names == tuple(vocabulary)
+def test_find_takes_labels_of_any_kind(tmp_path: pathlib.Path) -> None:
+    for labels, expected, vocabulary in [
+        (np.array([0, 3, 1, 1, 0], np.uint8), "03110", "0123"),  # bytes
+        (np.array([[0], [3], [1], [1], [0]]), "03110", "0123"),  # column
+        (np.array([0.0, 3.0, 1.0, 1.0, 0.0]), "03110", "0123"),  # whole-floats
+        (np.eye(4, dtype=np.uint8)[[0, 3, 1, 1, 0]], "03110", "0123"),  # one-hot
+        (np.array([False, True, True, False, True]), "01101", "01"),  # booleans
+        (np.array([b"b", b"a", b"a", b"c", b"b"]), "baacb", ""),  # texts
+        (np.array([-1, 1, 1, -1, 1]), None, ""),  # negative
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        np.savez(folder / "a.npz", x_train=X, y_train=labels)
+        source = find(folder)
+        check(source, train=(X, labels if expected is None else expected))
+        assert source.class_names == tuple(vocabulary)
 
 
 def test_find_with_classes_names_them(tmp_path: pathlib.Path) -> None:
@@ -211,30 +202,26 @@ def test_list_all_of_labels_that_changed_is_a_problem(tmp_path: pathlib.Path) ->
 FLOATS = X.astype(np.float32) / 255
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted", "code"),
-    [
-        pytest.param({"x_train": X}, {}, "arrays-no-labels", id="no-labels"),
-        pytest.param({"x_train": X, "y_train": Y[:4]}, {}, "arrays-counts-differ", id="count"),
-        pytest.param({"x_train": FLOATS, "y_train": Y}, {}, "arrays-wrong-type", id="floats"),
-        pytest.param({"x_train": X.astype("i8"), "y_train": Y}, {}, "arrays-wrong-type", id="int64"),
-        pytest.param({"a": X, "b": Y}, {}, "arrays-no-images", id="names"),
-        pytest.param({"x_train": X, "train_images": X}, {}, "arrays-ambiguous", id="several"),
-        pytest.param({"x_train": X, "y_train": Y, "x_test": RGB, "y_test": Y}, {}, "arrays-shapes-differ", id="shapes"),
-        pytest.param({"x_train": X[:0], "y_train": Y[:0]}, {}, "arrays-empty", id="none"),
-        pytest.param({"x_train": X[:, :0], "y_train": Y}, {}, "arrays-wrong-shape", id="no-rows"),
-        pytest.param({"x_train": X, "y_train": np.array(["a"] * 5)}, {}, "arrays-label-type", id="unicode"),
-        pytest.param({"x_train": X}, {"images": {"a": "z"}}, "arrays-not-one", id="z"),
-        pytest.param({"x": X}, {"images": {"a": "x"}, "labels": {"b": "x"}}, "arrays-unknown-split", id="other-split"),
-        pytest.param({"x_train": X, "y_train": Y}, {"layout": "NHWC"}, "arrays-wrong-layout", id="layout"),
-    ],
-)
-def test_find_says_what_is_wrong(
-    tmp_path: pathlib.Path, given: dict[str, np.ndarray], wanted: dict[str, Any], code: str
-) -> None:
-    np.savez(tmp_path / "a.npz", **given)  # type: ignore[arg-type]
-    with error_texts.raises(code):
-        find(tmp_path / "a.npz", **wanted)
+def test_find_says_what_is_wrong(tmp_path: pathlib.Path) -> None:
+    for given, wanted, code in [
+        ({"x_train": X}, {}, "arrays-no-labels"),  # no-labels
+        ({"x_train": X, "y_train": Y[:4]}, {}, "arrays-counts-differ"),  # count
+        ({"x_train": FLOATS, "y_train": Y}, {}, "arrays-wrong-type"),  # floats
+        ({"x_train": X.astype("i8"), "y_train": Y}, {}, "arrays-wrong-type"),  # int64
+        ({"a": X, "b": Y}, {}, "arrays-no-images"),  # names
+        ({"x_train": X, "train_images": X}, {}, "arrays-ambiguous"),  # several
+        ({"x_train": X, "y_train": Y, "x_test": RGB, "y_test": Y}, {}, "arrays-shapes-differ"),  # shapes
+        ({"x_train": X[:0], "y_train": Y[:0]}, {}, "arrays-empty"),  # none
+        ({"x_train": X[:, :0], "y_train": Y}, {}, "arrays-wrong-shape"),  # no-rows
+        ({"x_train": X, "y_train": np.array(["a"] * 5)}, {}, "arrays-label-type"),  # unicode
+        ({"x_train": X}, {"images": {"a": "z"}}, "arrays-not-one"),  # z
+        ({"x": X}, {"images": {"a": "x"}, "labels": {"b": "x"}}, "arrays-unknown-split"),  # other-split
+        ({"x_train": X, "y_train": Y}, {"layout": "NHWC"}, "arrays-wrong-layout"),  # layout
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        np.savez(folder / "a.npz", **given)  # type: ignore[arg-type]
+        with error_texts.raises(code):
+            find(folder / "a.npz", **wanted)
 
 
 def test_find_of_labels_by_folder_or_an_unreadable_file_says_so(tmp_path: pathlib.Path) -> None:

@@ -15,7 +15,7 @@ from imagebeam.transforms.formats.parquet import parquet
 from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import table_rows
-from tests import error_texts, parquet_files, tars
+from tests import case_tables, error_texts, parquet_files, tars
 
 RNG = random.Random(0)
 IMAGES = [RNG.randbytes(RNG.choice((200, 9_000, 90_000))) for _ in range(30)]
@@ -168,20 +168,18 @@ def test_split_is_in_the_path(path: str, split: str, tmp_path: pathlib.Path) -> 
         assert "the column 'split'" in found.problems[0] and "(without splits split={by: none})" in found.problems[0]
 
 
-@pytest.mark.parametrize(
-    ("numbers", "notes"),
-    [
+def test_missing_files_of_a_set_are_noted(tmp_path: pathlib.Path) -> None:
+    for numbers, notes in [
         ((0, 1, 2), []),
         ((1,), ["2 of the 3 files of data/train are not there, the first is data/train-00000-of-00003"]),
         ((0, 1), ["1 of the 3 files of data/train is not there, the first is data/train-00002-of-00003"]),
-    ],
-)
-def test_missing_files_of_a_set_are_noted(numbers: tuple[int, ...], notes: list[str], tmp_path: pathlib.Path) -> None:
-    for number in numbers:
-        parquet_files.write(tmp_path / f"data/train-{number:05d}-of-00003-a1b2.parquet", IMAGES[:1])
-    parquet_files.write(tmp_path / "data/test.parquet", IMAGES[:1])
-    found = parquet.ParquetSource(str(tmp_path)).layout.notes
-    assert [note.partition(";")[0] for note in found] == notes
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        for number in numbers:
+            parquet_files.write(folder / f"data/train-{number:05d}-of-00003-a1b2.parquet", IMAGES[:1])
+        parquet_files.write(folder / "data/test.parquet", IMAGES[:1])
+        found = parquet.ParquetSource(str(folder)).layout.notes
+        assert [note.partition(";")[0] for note in found] == notes
 
 
 def test_column_named_split_is_used_and_not_the_path(tmp_path: pathlib.Path) -> None:
@@ -231,24 +229,22 @@ def test_column_of_images_is_found_or_named(tmp_path: pathlib.Path) -> None:
             layout_of(table, image)
 
 
-@pytest.mark.parametrize(
-    ("said", "note"),
-    [
+def test_metadata_that_cannot_be_used_are_noted(tmp_path: pathlib.Path) -> None:
+    for said, note in [
         (b"{", "is not JSON"),
         (b"\xff", "is not JSON"),
         (b"[1]", "has no info.features"),
         (b'{"info": {"features": {"label": {"_type": "ClassLabel"}}}}', "has no list of names for the column 'label'"),
         (b"[" * 100_000, "is not JSON"),
-    ],
-)
-def test_metadata_that_cannot_be_used_are_noted(said: bytes, note: str, tmp_path: pathlib.Path) -> None:
-    path = parquet_files.write(tmp_path / "x.parquet", IMAGES[:2], {"label": [1, 0]})
-    table = pyarrow.parquet.read_table(path).replace_schema_metadata({b"huggingface": said})
-    pyarrow.parquet.write_table(table, path)
-    source = parquet.ParquetSource(str(tmp_path), fields=LABEL)
-    (found,) = source.layout.notes
-    assert note in found and found.startswith(f"{path}: the key 'huggingface' of its metadata ")
-    assert [ref.label for ref in tars.list_all(source).refs] == ["1", "0"]
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        path = parquet_files.write(folder / "x.parquet", IMAGES[:2], {"label": [1, 0]})
+        table = pyarrow.parquet.read_table(path).replace_schema_metadata({b"huggingface": said})
+        pyarrow.parquet.write_table(table, path)
+        source = parquet.ParquetSource(str(folder), fields=LABEL)
+        (found,) = source.layout.notes
+        assert note in found and found.startswith(f"{path}: the key 'huggingface' of its metadata ")
+        assert [ref.label for ref in tars.list_all(source).refs] == ["1", "0"]
 
 
 def test_files_of_different_schemas(tmp_path: pathlib.Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import imagebeam
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
-from tests import command_line, datasets, folder_shapes
+from tests import case_tables, command_line, datasets, folder_shapes
 from tests.folder_shapes import images, table
 
 LABELS = table("image,label", (f"{n}.jpg,{'cd'[n % 2]}" for n in range(4)))
@@ -20,38 +20,32 @@ def recognized(root: pathlib.Path, tree: folder_shapes.Tree, name: str = "") -> 
     return recognize_folder.recognize(str(folder_shapes.write(root, tree) / name))
 
 
-@pytest.mark.parametrize(
-    ("tables", "read", "others"),
-    [
-        pytest.param({"a.csv": WITHOUT_HEADER, "t.csv": LABELS}, "t.csv", "a.csv (2 rows, no header)", id="header"),
+def test_best_of_several_tables_is_read_and_the_others_are_named(tmp_path: pathlib.Path) -> None:
+    for tables, read, others in [
+        ({"a.csv": WITHOUT_HEADER, "t.csv": LABELS}, "t.csv", "a.csv (2 rows, no header)"),  # header
         ({"a.csv": "0.jpg,c\n1.jpg,d\n2.jpg,c\n", "b.csv": WITHOUT_HEADER}, "a.csv", "b.csv (2 rows, no header)"),
         ({"a.csv": table("image,label", ["0.jpg,c", "1.jpg,d"]), "t.csv": LABELS}, "t.csv", "a.csv (2 rows)"),
-        pytest.param(
+        (
             {"a.csv": table("image,label", (f"{n}.jpg,{'cd'[n % 2]}" for n in range(2, 8))), "t.csv": LABELS},
             "t.csv",
             "a.csv (6 rows)",
-            id="rows-whose-images-exist",
-        ),
-        pytest.param(
+        ),  # rows-whose-images-exist
+        (
             {
                 "a_test.csv": table("image,label", (f"{2 + n % 2}.jpg,{'cd'[n % 2]}" for n in range(5))),
                 "t.csv": table("image,label", ["0.jpg,c", "1.jpg,d"]),
             },
             "t.csv",
             "a_test.csv (5 rows)",
-            id="test",
-        ),
-    ],
-)
-def test_best_of_several_tables_is_read_and_the_others_are_named(
-    tmp_path: pathlib.Path, tables: dict[str, str], read: str, others: str
-) -> None:
-    found = recognized(tmp_path, images("img/#.jpg") | tables)
-    assert found.sure is not None
-    assert found.sure.settings["source.manifest.path"] == read
-    assert found.sure.notes[-1] == (
-        f"{others} names images, too, and is not read: plan --input with the address of such a table takes that one"
-    )
+        ),  # test
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        found = recognized(folder, images("img/#.jpg") | tables)
+        assert found.sure is not None
+        assert found.sure.settings["source.manifest.path"] == read
+        assert found.sure.notes[-1] == (
+            f"{others} names images, too, and is not read: plan --input with the address of such a table takes that one"
+        )
 
 
 def test_number_of_rows_of_a_long_table_is_a_guess(tmp_path: pathlib.Path) -> None:
@@ -104,21 +98,18 @@ def test_table_whose_images_are_beside_its_folder_is_recognized_from_there(
     assert found.sure.settings["source.manifest.root"] == "../pics"
 
 
-@pytest.mark.parametrize(
-    ("tree", "note"),
-    [
-        pytest.param(
+def test_images_outside_of_a_table_are_doubtful(tmp_path: pathlib.Path) -> None:
+    for tree, note in [
+        (
             images("pics/#.jpg", "thumbs/#.jpg"),
             "other folders have images of these names: for those set source.manifest.root=../thumbs",
-            id="two-folders",
-        ),
+        ),  # two-folders
         (images("other/pics/#.jpg"), "other/pics is not beside meta/t.csv, and may be of another data set"),
-    ],
-)
-def test_images_outside_of_a_table_are_doubtful(tmp_path: pathlib.Path, tree: folder_shapes.Tree, note: str) -> None:
-    found = recognized(tmp_path, tree | {"meta/t.csv": LABELS}, "meta/t.csv")
-    assert found.sure is None
-    assert [each.doubts for each in found.candidates] == [(note,)]
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        found = recognized(folder, tree | {"meta/t.csv": LABELS}, "meta/t.csv")
+        assert found.sure is None
+        assert [each.doubts for each in found.candidates] == [(note,)]
 
 
 def test_table_whose_images_are_nowhere_names_the_setting(tmp_path: pathlib.Path) -> None:
@@ -200,31 +191,27 @@ TEXT = "Tiredness kills A short break could save your life the exit WAY Market B
 WORDS = TEXT.split()
 
 
-@pytest.mark.parametrize(
-    ("name", "header", "row", "doubt"),
-    [
+def test_texts_of_which_most_are_their_own_are_no_classes(tmp_path: pathlib.Path) -> None:
+    for name, header, row, doubt in [
         ("gt.txt", "", 'word_{}.png, "{}"', ""),
         ("words.csv", "image,word", "word_{}.png,{}", ""),
         ("labels.csv", "image,label", "word_{}.png,{}", "if these are classes all the same, take the preset kaggle"),
         ("words.csv", "image,word,author", "word_{}.png,{},me", "The other columns are author"),
-    ],
-)
-def test_texts_of_which_most_are_their_own_are_no_classes(
-    tmp_path: pathlib.Path, name: str, header: str, row: str, doubt: str
-) -> None:
-    tree = images("word_#.png", numbers=range(len(WORDS)))
-    rows = [row.format(number, word) for number, word in enumerate(WORDS)]
-    found = recognized(tmp_path, tree | {name: "\n".join([*([header] if header else []), *rows, ""])})
-    first = found.candidates[0]
-    assert first.preset == "captions" and "label" not in first.settings
-    assert (found.sure is None) == bool(doubt)
-    assert doubt in " ".join(first.doubts)
-    assert f"{len({*WORDS})} different texts in {len(WORDS)} rows" in first.notes[0]
-    assert "it is stored as text, and is no class" in first.notes[0]
-    given = [*recognize_folder.overrides_of(first), f"source.uri={tmp_path}", f"output.uri={tmp_path}-out"]
-    imagebeam.convert(config_lib.load_config(first.preset, [*given, "split={by: none}"]), workers=1)
-    stored = [values["image/caption"] for values in datasets.read(pathlib.Path(f"{tmp_path}-out"))]
-    assert sorted(stored) == sorted(word.encode() for word in WORDS)
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        tree = images("word_#.png", numbers=range(len(WORDS)))
+        rows = [row.format(number, word) for number, word in enumerate(WORDS)]
+        found = recognized(folder, tree | {name: "\n".join([*([header] if header else []), *rows, ""])})
+        first = found.candidates[0]
+        assert first.preset == "captions" and "label" not in first.settings
+        assert (found.sure is None) == bool(doubt)
+        assert doubt in " ".join(first.doubts)
+        assert f"{len({*WORDS})} different texts in {len(WORDS)} rows" in first.notes[0]
+        assert "it is stored as text, and is no class" in first.notes[0]
+        given = [*recognize_folder.overrides_of(first), f"source.uri={folder}", f"output.uri={folder}-out"]
+        imagebeam.convert(config_lib.load_config(first.preset, [*given, "split={by: none}"]), workers=1)
+        stored = [values["image/caption"] for values in datasets.read(pathlib.Path(f"{folder}-out"))]
+        assert sorted(stored) == sorted(word.encode() for word in WORDS)
 
 
 def test_texts_of_a_metadata_table_are_no_label(tmp_path: pathlib.Path) -> None:
@@ -235,21 +222,17 @@ def test_texts_of_a_metadata_table_are_no_label(tmp_path: pathlib.Path) -> None:
     assert found.notes[0].startswith("most rows have a text of their own in the column 'word', so it is no label")
 
 
-@pytest.mark.parametrize(
-    ("tree", "doubt"),
-    [
+def test_images_in_folders_that_the_table_does_not_name_are_doubtful(tmp_path: pathlib.Path) -> None:
+    for tree, doubt in [
         (
             images("images/#.jpg", "more/1#.jpg"),
             "4 of 8 images that were seen are not read, in more (more/10.jpg)",
         ),
         (images("images/#.jpg", "images/old/1#.jpg"), "are not read, in images/old (images/old/10.jpg)"),
         (images("images/#.jpg", "test/1#.jpg"), ""),
-    ],
-)
-def test_images_in_folders_that_the_table_does_not_name_are_doubtful(
-    tmp_path: pathlib.Path, tree: folder_shapes.Tree, doubt: str
-) -> None:
-    rows = [f"{number},{('cat', 'dog')[number % 2]}" for number in range(4)]
-    found = recognized(tmp_path, {**tree, "labels.csv": table("id,label", rows)})
-    assert found.candidates[0].preset == "kaggle"
-    assert (found.sure is None) == bool(doubt) and doubt in " ".join(found.candidates[0].doubts)
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        rows = [f"{number},{('cat', 'dog')[number % 2]}" for number in range(4)]
+        found = recognized(folder, {**tree, "labels.csv": table("id,label", rows)})
+        assert found.candidates[0].preset == "kaggle"
+        assert (found.sure is None) == bool(doubt) and doubt in " ".join(found.candidates[0].doubts)

@@ -17,25 +17,22 @@ from imagebeam.transforms.formats.tables import row_steps
 from imagebeam.transforms.formats.tables.table_formats import RowPlace
 from imagebeam.transforms.sources import image_source, table_rows
 from imagebeam.transforms.sources.table_rows import Column, RowFields
-from tests import error_texts, image_sets, spread_rows, written_files
+from tests import case_tables, error_texts, image_sets, spread_rows, written_files
 
 
-@pytest.mark.parametrize(
-    ("text", "columns", "folder", "path"),
-    [
+def test_template_is_filled_with_cells() -> None:
+    for text, columns, folder, path in [
         ("{id}.jpg", ("id",), "", "7.jpg"),
         ("images/{id}.*", ("id",), "images", "images/7.*"),
         ("a/b-{kind}/{id}_{id}.png", ("kind", "id"), "a", "a/b-cat/7_7.png"),
         ("{a b}", ("a b",), "", "x/y.jpg"),
         ("**/{id}.*", ("id",), "", "**/7.*"),
         ("a/**/b-{kind}/{id}.jpg", ("kind", "id"), "a", "a/**/b-cat/7.jpg"),
-    ],
-)
-def test_template_is_filled_with_cells(text: str, columns: tuple[str, ...], folder: str, path: str) -> None:
-    template = row_steps.parse(text)
-    assert template is not None
-    assert (template.columns, template.folder) == (columns, folder)
-    assert template.fill({"id": 7, "kind": "cat", "a b": "x/y.jpg"}) == path
+    ]:
+        template = row_steps.parse(text)
+        assert template is not None
+        assert (template.columns, template.folder) == (columns, folder)
+        assert template.fill({"id": 7, "kind": "cat", "a b": "x/y.jpg"}) == path
 
 
 @pytest.mark.parametrize("text", [None, "image", "image path.jpg"])
@@ -148,19 +145,17 @@ def test_lists_of_the_birds_are_joined_by_id(tmp_path: pathlib.Path) -> None:
     assert "line 3 of" in reject.detail and "image_class_labels.txt: 3 cells, the header has 2" in reject.detail
 
 
-@pytest.mark.parametrize(
-    ("classes", "error"),
-    [
+def test_tables_with_other_ids_are_a_problem(tmp_path: pathlib.Path) -> None:
+    for classes, error in [
         ("1 7\n3 8\n2 7\n", "line 2 has id '2', and line 2 of .*labels.txt' has '3': source.manifest.join needs"),
         ("1 7\n2 7\n", "it has more rows than .*image_class_labels.txt', which source.manifest.join names"),
         ("1 7\n2 7\n3 7\n4 7\n", "it has fewer rows than"),
-    ],
-)
-def test_tables_with_other_ids_are_a_problem(tmp_path: pathlib.Path, classes: str, error: str) -> None:
-    table = open_birds(tmp_path, IMAGES, classes, "1 1\n2 0\n3 1\n")
-    problems = [problem for each in table.list_all() for problem in each.problems]
-    with pytest.raises(ValueError, match=error):
-        raise ValueError(problems[0])
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        table = open_birds(folder, IMAGES, classes, "1 1\n2 0\n3 1\n")
+        problems = [problem for each in table.list_all() for problem in each.problems]
+        with pytest.raises(ValueError, match=error):
+            raise ValueError(problems[0])
 
 
 def test_join_of_another_format_or_without_its_column_is_an_error(tmp_path: pathlib.Path) -> None:

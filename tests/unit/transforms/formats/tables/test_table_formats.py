@@ -20,7 +20,7 @@ from imagebeam.transforms.formats.tables.table_formats import TableFile
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.packed import parquet_content
 from imagebeam.transforms.sources import table_rows
-from tests import error_texts, image_sets, spread_rows
+from tests import case_tables, error_texts, image_sets, spread_rows
 
 
 def write(path: pathlib.Path, data: bytes | str) -> str:
@@ -34,19 +34,16 @@ def rows_of(uri: str, format: str = "csv", columns: tuple[str, ...] = ("a",), **
     return [(str(place), row) for place, row in table.rows(columns, options.get("texts", ()))]
 
 
-@pytest.mark.parametrize(
-    ("uri", "expected"),
-    [
+def test_format_of_an_address_is_its_extensions() -> None:
+    for uri, expected in [
         ("/a/m.csv", "csv"),
         ("/a.jsonl/m.CSV", "csv"),
         ("gs://b/m.jsonl", "jsonl"),
         ("m.ndjson", "jsonl"),
         ("m.parquet", "parquet"),
         ("m.v2.pq", "parquet"),
-    ],
-)
-def test_format_of_an_address_is_its_extensions(uri: str, expected: str) -> None:
-    assert table_formats.format_of(uri) == expected
+    ]:
+        assert table_formats.format_of(uri) == expected
 
 
 @pytest.mark.parametrize("uri", ["/a/m.txt", "/a.csv/m", ""])
@@ -55,20 +52,18 @@ def test_format_of_another_extension_is_a_config_error(uri: str) -> None:
         table_formats.format_of(uri)
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "places"),
-    [
-        pytest.param("t.csv", "\n\na,b\r\n\n1,x\n\n2,y\n\n", ["line 5", "line 7"], id="csv-counts-blank-lines"),
-        pytest.param("t.tsv", "a\tb\n1\tx\n2\ty\n", ["line 2", "line 3"], id="tsv"),
-        pytest.param("t.jsonl", '\n{"a": "1", "b": "x"}\n \n{"a": "2", "b": "y"}', ["line 2", "line 4"], id="jsonl"),
-    ],
-)
-def test_rows_have_the_lines_of_an_editor(tmp_path: pathlib.Path, name: str, data: str, places: list[str]) -> None:
-    uri = write(tmp_path / name, data)
-    format = table_formats.format_of(uri)
-    assert rows_of(uri, format, ("a", "b")) == list(zip(places, [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]))
-    assert [place.position for place, _ in TableFile(uri, format).rows(("a",))] == [0, 1]
-    assert TableFile(uri, format).column_names() == ["a", "b"]
+def test_rows_have_the_lines_of_an_editor(tmp_path: pathlib.Path) -> None:
+    for name, data, places in [
+        ("t.csv", "\n\na,b\r\n\n1,x\n\n2,y\n\n", ["line 5", "line 7"]),  # csv-counts-blank-lines
+        ("t.tsv", "a\tb\n1\tx\n2\ty\n", ["line 2", "line 3"]),  # tsv
+        ("t.jsonl", '\n{"a": "1", "b": "x"}\n \n{"a": "2", "b": "y"}', ["line 2", "line 4"]),  # jsonl
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        uri = write(folder / name, data)
+        format = table_formats.format_of(uri)
+        assert rows_of(uri, format, ("a", "b")) == list(zip(places, [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]))
+        assert [place.position for place, _ in TableFile(uri, format).rows(("a",))] == [0, 1]
+        assert TableFile(uri, format).column_names() == ["a", "b"]
 
 
 @pytest.mark.parametrize("before", ["", '[{"a": "x.jpg", "b": ' + "1" * 70_000 + "}, "])
@@ -115,9 +110,8 @@ def test_rows_of_csv_without_header_use_the_given_names(tmp_path: pathlib.Path) 
     assert TableFile(uri, "csv", header=("a", "b")).column_names() == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
+def test_column_names_of_another_format_or_encoding_raise(tmp_path: pathlib.Path) -> None:
+    for data, message in [
         (b"PAR1", "it is a Parquet file: set source.manifest.format: parquet"),
         (b"PK\x03\x04", "it is a zip file, as spreadsheets are: save the table as CSV"),
         (b"\xd0\xcf\x11\xe0", "it is a spreadsheet: save the table as CSV"),
@@ -126,30 +120,23 @@ def test_rows_of_csv_without_header_use_the_given_names(tmp_path: pathlib.Path) 
         ("a,b\n".encode("utf-16-le"), "it looks like UTF-16 text, not UTF-8: set source.manifest.encoding: utf-16-le,"),
         ("a,b\n".encode("utf-16-be"), "it looks like UTF-16 text, not UTF-8: set source.manifest.encoding: utf-16-be,"),
         (b"a,caf\xe9\n", "its column 'caf\\udce9' is not UTF-8: set source.manifest.encoding"),
-    ],
-    ids=["parquet", "zip", "spreadsheet", "gzip", "utf-16", "utf-16-le", "utf-16-be", "latin-1"],
-)
-def test_column_names_of_another_format_or_encoding_raise(tmp_path: pathlib.Path, data: bytes, message: str) -> None:
-    uri = write(tmp_path / "t.csv", data)
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        TableFile(uri, "csv").column_names()
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        uri = write(folder / "t.csv", data)
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            TableFile(uri, "csv").column_names()
 
 
-@pytest.mark.parametrize(
-    ("line", "wanted", "expected"),
-    [
+def test_guess_delimiter_prefers_the_one_that_gives_what_is_wanted() -> None:
+    for line, wanted, expected in [
         ("image;label", ("image", "label"), "semicolons: set source.manifest.delimiter: ';'"),
         ("image\tlabel", ("image", "label"), 'tabs: set source.manifest.delimiter: "\\t"'),
         ("image|a;b", ("image", "label"), "bars: set source.manifest.delimiter: '|'"),
         ("1;2", 2, "semicolons: set source.manifest.delimiter: ';'"),
         ("1;2", 3, ""),
         ("image", ("image",), ""),
-    ],
-)
-def test_guess_delimiter_prefers_the_one_that_gives_what_is_wanted(
-    line: str, wanted: tuple[str, ...] | int, expected: str
-) -> None:
-    assert table_formats.guess_delimiter(line, ",", wanted) == expected
+    ]:
+        assert table_formats.guess_delimiter(line, ",", wanted) == expected
 
 
 # --- other ------------------------------------------------------------------------------------------------------------
@@ -184,18 +171,16 @@ def test_list_in_json_is_a_table(tmp_path: pathlib.Path, text: str, items: str) 
     assert (found, problems) == ({"a.jpg": "cat", "b.jpg": "2", "row 2": where}, [])
 
 
-@pytest.mark.parametrize(
-    ("text", "items", "code"),
-    [
+def test_json_without_the_list_names_those_it_has(tmp_path: pathlib.Path) -> None:
+    for text, items, code in [
         ('{"a": {"b": []}, "c": [1]}', "", "table-unreadable"),
         ('{"a": []}', "b", "table-unreadable"),
         ("{}", "", "table-unreadable"),
         ('[{"image": ', "", "table-unreadable"),
-    ],
-)
-def test_json_without_the_list_names_those_it_has(tmp_path: pathlib.Path, text: str, items: str, code: str) -> None:
-    with error_texts.raises(code):
-        read(tmp_path, "t.json", text, items=items)
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        with error_texts.raises(code):
+            read(folder, "t.json", text, items=items)
 
 
 def test_json_that_breaks_off_is_a_problem(tmp_path: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import image_source
-from tests import error_texts, image_sets, spread_rows, written_files
+from tests import case_tables, error_texts, image_sets, spread_rows, written_files
 
 JPEG = image_sets.make_image(1)
 
@@ -91,29 +91,25 @@ def test_template_with_any_extension_finds_each_image_by_one_listing(tmp_path: p
     assert "column 'id' is empty" in rejects["line 7"][1]
 
 
-@pytest.mark.parametrize(
-    ("template", "found", "several", "missing"),
-    [
+def test_template_with_any_folder_finds_each_image_below_it(tmp_path: pathlib.Path) -> None:
+    for template, found, several, missing in [
         ("**/{id}.*", ["1.jpg", "a/2.PNG", "b/c/3.jpeg"], ["a/4.jpg", "b/4.png"], "**/5.*"),
         ("**/{id}.jpg", ["1.jpg"], [], "**/5.jpg"),
         ("b/**/{id}.*", ["b/4.png", "b/c/3.jpeg"], [], "b/**/5.*"),
         ("**/c/{id}.*", ["b/c/3.jpeg"], [], "**/c/5.*"),
-    ],
-)
-def test_template_with_any_folder_finds_each_image_below_it(
-    template: str, found: list[str], several: list[str], missing: str, tmp_path: pathlib.Path
-) -> None:
-    put(tmp_path, "1.jpg", "a/2.PNG", "b/c/3.jpeg", "a/4.jpg", "b/4.png", "a/2.txt")
-    (tmp_path / "t.csv").write_text("id\n1\n2\n3\n4\n5\n../7\n")
-    refs, rejects, _ = read(open_table(tmp_path / "t.csv", f"source.manifest.image={template}"))
-    if template == "**/{id}.jpg":
-        found = [*found, "a/4.jpg"]
-    assert refs == {path: f"{tmp_path}/{path}" for path in found}
-    assert rejects[missing][0] is Reason.NOT_FOUND
-    assert rejects[missing][1].endswith(f"there is no image '{tmp_path}/{missing}'")
-    texts = [detail.partition(": ")[2] for reason, detail in rejects.values() if reason is Reason.BAD_ROW]
-    names = ", ".join(map(repr, several))
-    assert texts == ([f"there are several images: {names}; give the folder in {template!r}"] if several else [])
+    ]:
+        root = case_tables.new_folder(tmp_path)
+        put(root, "1.jpg", "a/2.PNG", "b/c/3.jpeg", "a/4.jpg", "b/4.png", "a/2.txt")
+        (root / "t.csv").write_text("id\n1\n2\n3\n4\n5\n../7\n")
+        refs, rejects, _ = read(open_table(root / "t.csv", f"source.manifest.image={template}"))
+        if template == "**/{id}.jpg":
+            found = [*found, "a/4.jpg"]
+        assert refs == {path: f"{root}/{path}" for path in found}
+        assert rejects[missing][0] is Reason.NOT_FOUND
+        assert rejects[missing][1].endswith(f"there is no image '{root}/{missing}'")
+        texts = [detail.partition(": ")[2] for reason, detail in rejects.values() if reason is Reason.BAD_ROW]
+        names = ", ".join(map(repr, several))
+        assert texts == ([f"there are several images: {names}; give the folder in {template!r}"] if several else [])
 
 
 def test_tables_of_one_folder_list_it_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,9 +149,8 @@ def test_root_and_template_on_a_network() -> None:
     store.remove_tree(base)
 
 
-@pytest.mark.parametrize(
-    ("table", "images", "row", "hint"),
-    [
+def test_hint_names_the_root_that_fits(tmp_path: pathlib.Path) -> None:
+    for table, images, row, hint in [
         ("t.csv", "images/a.jpg", "a.jpg", "set source.manifest.root: images"),
         ("t.csv", "train/images/a.jpg", "a.jpg", "set source.manifest.root: train/images"),
         ("tables/t.csv", "a.jpg", "a.jpg", "set source.manifest.root: .."),
@@ -164,17 +159,16 @@ def test_root_and_template_on_a_network() -> None:
         ("t.csv", "a.png", "a", "set source.manifest.image: '{image}.*'"),
         ("t.csv", "images/a.jpg", "a", "set source.manifest.root: images and source.manifest.image: '{image}.*'"),
         ("t.csv", "b.jpg", "a.jpg", "set source.manifest.root to the folder that has the images"),
-    ],
-)
-def test_hint_names_the_root_that_fits(tmp_path: pathlib.Path, table: str, images: str, row: str, hint: str) -> None:
-    data = tmp_path / "data"
-    put(data, images)
-    written_files.write(data, {table: f"image\n{row}\n"})
-    source = open_table(data / table)
-    said = source.hint(Reason.NOT_FOUND)
-    assert f"paths are relative to the table's folder, '{(data / table).parent}'" in said
-    assert hint in said
-    assert source.hint(Reason.NO_LABEL) == ""
+    ]:
+        root = case_tables.new_folder(tmp_path)
+        data = root / "data"
+        put(data, images)
+        written_files.write(data, {table: f"image\n{row}\n"})
+        source = open_table(data / table)
+        said = source.hint(Reason.NOT_FOUND)
+        assert f"paths are relative to the table's folder, '{(data / table).parent}'" in said
+        assert hint in said
+        assert source.hint(Reason.NO_LABEL) == ""
 
 
 def test_hint_names_the_root_of_the_config(tmp_path: pathlib.Path) -> None:
