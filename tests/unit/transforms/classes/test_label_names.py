@@ -59,7 +59,7 @@ def test_process_reads_the_file_once_for_all_threads(tmp_path: pathlib.Path, mon
     copies = [unpickled(staged) for _ in range(8)]
     store, reads = storage.storage_of(staged.address), []
     read = store.read
-    monkeypatch.setattr(type(store), "read", lambda self, uri, *more: reads.append(uri) or read(uri, *more))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(type(store), "read", lambda self, uri, *more: reads.append(uri) or read(uri, *more))
     threads = [threading.Thread(target=lambda each=each: each.vocabulary) for each in copies]
     for thread in threads:
         thread.start()

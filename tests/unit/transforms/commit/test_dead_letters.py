@@ -18,7 +18,7 @@ from imagebeam.transforms.commit import commit_step, dataset_files
 from imagebeam.transforms.commit.dataset_files import RejectFiles
 from imagebeam.transforms.elements import DatasetPlan, Reason, Reject
 from imagebeam.transforms.shard import shard_writer
-from tests import delayed_storage, patience
+from tests import case_tables, delayed_storage, patience
 from tests.unit.transforms import small_dataset
 
 FILES = RejectFiles([f"early-{index}" for index in range(3)], [f"shard-{index}" for index in range(5)])
@@ -106,23 +106,18 @@ def store(output: pathlib.Path, plan: DatasetPlan, rejects: Sequence[Reject]) ->
     return small_dataset.read_files(output)
 
 
-@pytest.mark.parametrize(
-    ("action", "error", "order"),
-    [("write", None, 1), ("refuse", errors.TooManyRejectsError("a-code", "x"), -1)],
-    ids=["write", "too-many-rejects-in-another-order"],
-)
-def test_store_dead_letters_keeps_every_reject_once_in_few_sorted_files(
-    tmp_path: pathlib.Path, action: str, error: errors.ImagebeamError | None, order: int
-) -> None:
-    files = store(tmp_path, small_dataset.make_plan({}, action=action, error=error), REJECTS[::order])
-    assert 1 < len(files) <= 16
-    stored = []
-    for data in files.values():
-        rejects = [Reject(**json.loads(line)) for line in data.splitlines()]
-        assert data == shard_writer.encode_rejects(sorted(rejects))
-        stored += rejects
-    assert sorted(stored) == sorted(REJECTS)
-    assert sorted(files)[0] == ".imagebeam/staging-f1/early-00.rejects.jsonl"
+def test_store_dead_letters_keeps_every_reject_once_in_few_sorted_files(tmp_path: pathlib.Path) -> None:
+    for action, error, order in [("write", None, 1), ("refuse", errors.TooManyRejectsError("a-code", "x"), -1)]:
+        folder = case_tables.new_folder(tmp_path)
+        files = store(folder, small_dataset.make_plan({}, action=action, error=error), REJECTS[::order])
+        assert 1 < len(files) <= 16
+        stored = []
+        for data in files.values():
+            rejects = [Reject(**json.loads(line)) for line in data.splitlines()]
+            assert data == shard_writer.encode_rejects(sorted(rejects))
+            stored += rejects
+        assert sorted(stored) == sorted(REJECTS)
+        assert sorted(files)[0] == ".imagebeam/staging-f1/early-00.rejects.jsonl"
 
 
 @pytest.mark.parametrize("num_rejects", [160, 161, 1600, 10**9])
@@ -144,10 +139,7 @@ def test_more_rejects_go_to_more_files_up_to_a_bound_and_keep_their_order(
     )
 
 
-@pytest.mark.parametrize(
-    ("action", "error"), [("keep", None), ("refuse", errors.ConfigError("a-code", "x"))], ids=["keep", "config-error"]
-)
-def test_store_dead_letters_of_run_that_leaves_nothing_stores_none(
-    tmp_path: pathlib.Path, action: str, error: errors.ImagebeamError | None
-) -> None:
-    assert store(tmp_path, small_dataset.make_plan({}, action=action, error=error), REJECTS) == {}
+def test_store_dead_letters_of_run_that_leaves_nothing_stores_none(tmp_path: pathlib.Path) -> None:
+    for action, error in [("keep", None), ("refuse", errors.ConfigError("a-code", "x"))]:
+        folder = case_tables.new_folder(tmp_path)
+        assert store(folder, small_dataset.make_plan({}, action=action, error=error), REJECTS) == {}

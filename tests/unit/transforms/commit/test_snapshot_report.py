@@ -87,7 +87,7 @@ def test_notes_name_each_difference_above_its_threshold(tmp_path: pathlib.Path) 
 
 
 def test_error_in_a_share_of_the_thumbnails_is_why_there_is_no_page() -> None:
-    broken: Any = dataset_files._Task("/out", "/out/staging", catalog=None, statistics={}, removed=None, changes=b"{}")  # type: ignore[arg-type]
+    broken: Any = dataset_files._Task("/out", "/out/staging", catalog=None, statistics={}, removed=None, changes=b"{}")
     with writer_processes.start(2) as pool:
         page = dataset_files._make_somewhere(broken, pool.token)
     assert (page.html, page.problem.partition(":")[0]) == (b"", "AttributeError")

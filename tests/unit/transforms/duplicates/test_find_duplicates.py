@@ -85,7 +85,7 @@ def bits(one: bytes, other: bytes) -> int:
 
 
 def pair(kind: str, distance: int, one: HashedImage, first: HashedImage) -> Duplicate:
-    return Duplicate(kind, distance, one.split, one.key, one.uri, first.split, first.key, first.uri)  # type: ignore[arg-type]
+    return Duplicate(kind, distance, one.split, one.key, one.uri, first.split, first.key, first.uri)
 
 
 def blocks(images: Sequence[HashedImage], size: int) -> list[bytes]:

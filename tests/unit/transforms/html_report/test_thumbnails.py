@@ -11,7 +11,7 @@ import pytest
 from imagebeam import example, features
 from imagebeam.transforms.html_report import thumbnails
 from imagebeam.transforms.images import object_masks
-from tests import image_sets, pictures
+from tests import case_tables, image_sets, pictures
 from tests.unit.imagebeam.reader import written
 
 TEXT = features.Feature(features.TEXT, features.TEXT, features.BYTES, True)
@@ -40,28 +40,26 @@ PHOTO = pictures.photo(300, 200)
 DEEP = PIL.Image.fromarray(np.full((30, 40), 65535, np.uint16))
 
 
-@pytest.mark.parametrize(
-    ("values", "size"),
-    [
-        pytest.param(encoded(PHOTO, "JPEG"), (96, 64), id="jpeg"),
-        pytest.param(encoded(PHOTO.convert("CMYK"), "JPEG"), (96, 64), id="cmyk"),
-        pytest.param(encoded(PHOTO.convert("L")), (96, 64), id="gray"),
-        pytest.param(encoded(PHOTO.convert("P")), (96, 64), id="palette"),
-        pytest.param(encoded(PHOTO.convert("LA")), (96, 64), id="gray-alpha"),
-        pytest.param(encoded(PHOTO.convert("RGBA"), "WEBP"), (96, 64), id="webp"),
-        pytest.param(encoded(DEEP), (80, 60), id="16-bit"),
-        pytest.param(encoded(PHOTO.resize((28, 28))), (84, 84), id="small-is-enlarged"),
-        pytest.param(encoded(PHOTO.resize((60, 50))), (60, 50), id="as-it-is"),
-        pytest.param(encoded(PHOTO.resize((3000, 10))), (96, 1), id="panorama"),
-        pytest.param(encoded(PHOTO.resize((1, 1))), (96, 96), id="one-pixel"),
-    ],
-)
-def test_thumbnail_fits_into_its_frame(tmp_path: pathlib.Path, values: dict[str, Any], size: tuple[int, int]) -> None:
-    found, picture = make(tmp_path, written.IMAGE, values)
-    assert picture is not None, found.problem
-    assert picture.size == (found.width, found.height) == size
-    assert (picture.mode, picture.format, found.size) == ("RGB", "JPEG", "40 x 30")
-    assert len(found.data) < 8_000
+def test_thumbnail_fits_into_its_frame(tmp_path: pathlib.Path) -> None:
+    for values, size in [
+        (encoded(PHOTO, "JPEG"), (96, 64)),  # jpeg
+        (encoded(PHOTO.convert("CMYK"), "JPEG"), (96, 64)),  # cmyk
+        (encoded(PHOTO.convert("L")), (96, 64)),  # gray
+        (encoded(PHOTO.convert("P")), (96, 64)),  # palette
+        (encoded(PHOTO.convert("LA")), (96, 64)),  # gray-alpha
+        (encoded(PHOTO.convert("RGBA"), "WEBP"), (96, 64)),  # webp
+        (encoded(DEEP), (80, 60)),  # 16-bit
+        (encoded(PHOTO.resize((28, 28))), (84, 84)),  # small-is-enlarged
+        (encoded(PHOTO.resize((60, 50))), (60, 50)),  # as-it-is
+        (encoded(PHOTO.resize((3000, 10))), (96, 1)),  # panorama
+        (encoded(PHOTO.resize((1, 1))), (96, 96)),  # one-pixel
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        found, picture = make(folder, written.IMAGE, values)
+        assert picture is not None, found.problem
+        assert picture.size == (found.width, found.height) == size
+        assert (picture.mode, picture.format, found.size) == ("RGB", "JPEG", "40 x 30")
+        assert len(found.data) < 8_000
 
 
 def test_deep_and_transparent_pixels_keep_their_brightness(tmp_path: pathlib.Path) -> None:
@@ -82,19 +80,17 @@ def test_bare_pixels_are_drawn(tmp_path: pathlib.Path, kind: str, channels: int)
     assert picture.size == (84, 84) and np.asarray(picture).min() > 180
 
 
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
+def test_image_that_cannot_be_decoded_is_a_problem(tmp_path: pathlib.Path) -> None:
+    for data, problem in [
         (b"no image", "ValueError: its format is not decoded here"),
         (b"\xff\xd8\xff broken", "UnidentifiedImageError: cannot identify image file"),
         (pictures.encode(PHOTO)[:2000], "OSError: image file is truncated"),
         (b"", "ValueError: its format is not decoded here"),
-    ],
-)
-def test_image_that_cannot_be_decoded_is_a_problem(tmp_path: pathlib.Path, data: bytes, problem: str) -> None:
-    found, _ = make(tmp_path, written.IMAGE, {**written.jpeg_values(0), features.ENCODED: data})
-    assert found.data == b"" and found.key == "0"
-    assert found.problem.startswith(problem) and " at 0x" not in found.problem
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        found, _ = make(folder, written.IMAGE, {**written.jpeg_values(0), features.ENCODED: data})
+        assert found.data == b"" and found.key == "0"
+        assert found.problem.startswith(problem) and " at 0x" not in found.problem
 
 
 def test_image_with_too_many_pixels_is_not_decoded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,20 +130,16 @@ def test_boxes_and_masks_change_the_pixels_under_them(tmp_path: pathlib.Path) ->
         assert shown[:, 56:].all() and not shown[:, :40].any()
 
 
-@pytest.mark.parametrize(
-    ("wanted", "values", "more", "caption"),
-    [
-        pytest.param((), {}, {}, "0", id="key"),
-        pytest.param((TEXT,), {features.TEXT: (b"a", b"caf\xe9")}, {}, "a, caf\udce9", id="texts"),
-        pytest.param((written.LABEL,), {features.LABEL: 2}, {"labels": ("a", "b"), "label_base": 1}, "b", id="class"),
-        pytest.param((written.LABEL,), {features.LABEL: 9}, {"labels": ("a", "b")}, "9", id="unknown-class"),
-        pytest.param((written.LABEL,), {features.LABEL: 41}, {}, "41", id="target"),
-        pytest.param(written.OBJECTS, written.object_values(3, 0), {}, None, id="objects"),
-    ],
-)
-def test_caption_is_what_the_image_shows(
-    tmp_path: pathlib.Path, wanted: Any, values: Any, more: Any, caption: str | None
-) -> None:
-    found, _ = make(tmp_path, (*written.IMAGE, *wanted), {**written.jpeg_values(0), **values}, **more)
-    names = [name.decode() for name in values.get("image/object/class/text", ())]
-    assert found.caption == (", ".join(dict.fromkeys(names)) if caption is None else caption)
+def test_caption_is_what_the_image_shows(tmp_path: pathlib.Path) -> None:
+    for wanted, values, more, caption in [
+        ((), {}, {}, "0"),  # key
+        ((TEXT,), {features.TEXT: (b"a", b"caf\xe9")}, {}, "a, caf\udce9"),  # texts
+        ((written.LABEL,), {features.LABEL: 2}, {"labels": ("a", "b"), "label_base": 1}, "b"),  # class
+        ((written.LABEL,), {features.LABEL: 9}, {"labels": ("a", "b")}, "9"),  # unknown-class
+        ((written.LABEL,), {features.LABEL: 41}, {}, "41"),  # target
+        (written.OBJECTS, written.object_values(3, 0), {}, None),  # objects
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        found, _ = make(folder, (*written.IMAGE, *wanted), {**written.jpeg_values(0), **values}, **more)
+        names = [name.decode() for name in values.get("image/object/class/text", ())]
+        assert found.caption == (", ".join(dict.fromkeys(names)) if caption is None else caption)

@@ -58,18 +58,15 @@ def test_numbers_that_fit_into_float32_are_stored_as_they_are(dtype: str) -> Non
     np.testing.assert_array_equal(values_of(image), numbers.astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    ("numbers", "named"),
-    [
+def test_numbers_that_float32_cannot_hold_are_refused() -> None:
+    for numbers, named in [
         (np.full((4, 4, 1), 2**24 + 1, np.int32), "16777217"),
         (np.full((4, 4, 1), 2**32 - 1, np.uint32), "4294967295"),
         (np.full((4, 4, 1), 1e300), "1e+300"),
-    ],
-)
-def test_numbers_that_float32_cannot_hold_are_refused(numbers: np.ndarray, named: str) -> None:
-    assert f"float32 cannot hold {named}" in refuse(raw(), number_files.to_tiff(numbers))
-    exact = np.full_like(numbers, 2**24)
-    np.testing.assert_array_equal(values_of(raw().prepare(number_files.to_tiff(exact))), exact)
+    ]:
+        assert f"float32 cannot hold {named}" in refuse(raw(), number_files.to_tiff(numbers))
+        exact = np.full_like(numbers, 2**24)
+        np.testing.assert_array_equal(values_of(raw().prepare(number_files.to_tiff(exact))), exact)
 
 
 def test_nothing_is_scaled_without_a_range() -> None:

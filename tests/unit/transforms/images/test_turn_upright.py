@@ -146,9 +146,9 @@ def test_encoded_jpeg_has_the_tables_and_subsampling_of_the_source() -> None:
         source = turned_photo(kind, PARTIAL_BLOCKS, orientation)
         found = decode(turn_upright.turn_upright(source).image.data)
         assert JpegImagePlugin.get_sampling(found) == subsampling
-        tables = [np.reshape(each, (8, 8)) for each in decode(source.data).quantization.values()]  # type: ignore[attr-defined]
+        tables = [np.reshape(each, (8, 8)) for each in decode(source.data).quantization.values()]
         expected = [each.T if orientation >= 5 else each for each in tables]
-        assert np.array_equal([np.reshape(each, (8, 8)) for each in found.quantization.values()], expected)  # type: ignore[attr-defined]
+        assert np.array_equal([np.reshape(each, (8, 8)) for each in found.quantization.values()], expected)
 
 
 def test_component_keeps_its_own_quantization_table() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imagebeam import storage
 from imagebeam.transforms.packed import array_files, cifar, found_array, packed_file
-from tests import array_sets
+from tests import array_sets, case_tables
 
 BATCH = {
     b"data": array_sets.pictures(0, 4, 3072),
@@ -63,51 +63,47 @@ class _Call:
         return self._reduced
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        pytest.param(_Call(os.system, "touch ran"), "posix.system", id="os-system"),
-        pytest.param(_Call(eval, "open('ran', 'w')"), "eval", id="eval"),
-        pytest.param(_Call(subprocess.check_output, ["touch", "ran"]), "check_output", id="subprocess"),
-        pytest.param(_Call(np.fromfile, "/etc/passwd", np.uint8), "fromfile", id="numpy"),
-        pytest.param(_Call(np.load, "/etc/passwd"), "numpy", id="numpy-load"),
-        pytest.param(pathlib.PurePosixPath("a"), "PurePosixPath", id="class"),
-    ],
-)
 def test_load_refuses_any_function_by_its_name_and_runs_none(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, call: Any, name: str, protocol: int
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    uri = write(tmp_path / "train", pickle.dumps({b"data": call}, protocol))
-    with pytest.raises(packed_file.BrokenContentError, match=f"is a pickle that would call .*{name}"):
-        cifar.load(uri, 0)
-    assert os.listdir(tmp_path) == ["train"]
+    for protocol in [2, 4]:
+        for call, name in [
+            (_Call(os.system, "touch ran"), "posix.system"),  # os-system
+            (_Call(eval, "open('ran', 'w')"), "eval"),  # eval
+            (_Call(subprocess.check_output, ["touch", "ran"]), "check_output"),  # subprocess
+            (_Call(np.fromfile, "/etc/passwd", np.uint8), "fromfile"),  # numpy
+            (_Call(np.load, "/etc/passwd"), "numpy"),  # numpy-load
+            (pathlib.PurePosixPath("a"), "PurePosixPath"),  # class
+        ]:
+            folder = case_tables.new_folder(tmp_path)
+            monkeypatch.chdir(folder)
+            uri = write(folder / "train", pickle.dumps({b"data": call}, protocol))
+            with pytest.raises(packed_file.BrokenContentError, match=f"is a pickle that would call .*{name}"):
+                cifar.load(uri, 0)
+            assert os.listdir(folder) == ["train"]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(pickle.dumps([1, 2], 2), id="list"),
-        pytest.param(pickle.dumps(BATCH, 2)[:-9], id="cut"),
-        pytest.param(PYTHON_2.replace(b"K\x02K\x02\x86", b"K\x02K\x7f\x86"), id="shape-larger-than-values"),
-        pytest.param(PYTHON_2.replace(b"K\x02K\x02\x86", b"K\x02J\xfe\xff\xff\xff\x86"), id="negative-shape"),
-        pytest.param(PYTHON_2.replace(b"U\x02u1", b"U\x02O8"), id="objects"),
-        pytest.param(PYTHON_2.replace(b"cnumpy\ndtype\n", b"cnumpy\nndarray\n"), id="array-as-type"),
-        pytest.param(b"\x80\x02}\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.", id="endless-text"),
-        pytest.param(b"\x80\x02\x8e\xff\xff\xff\xff\xff\xff\xff\x0f.", id="endless-bytes"),
-        pytest.param(b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x0f.", id="bytearray"),
-        pytest.param(b"\x80\x02cnumpy\nndarray\n}b.", id="state-of-a-class"),
-        pytest.param(b"\x80\x02c_codecs\nencode\nN}U\x01aK\x01s\x86b.", id="state-of-a-function"),
-        pytest.param(b"\x80\x02Pid\n.", id="persistent"),
-        pytest.param(b"\x80\x02(U\x01aios\nsystem\n.", id="inst"),
-        pytest.param(pickle.dumps({b"data": np.array([object], object)}, 2).replace(b"object", b"thing"), id="pickled"),
-    ],
-)
-def test_load_of_what_is_no_such_pickle_raises(tmp_path: pathlib.Path, data: bytes) -> None:
-    with pytest.raises(packed_file.BrokenContentError, match=r"is not a complete pickle|would call"):
-        cifar.load(write(tmp_path / "train", data), 0)
+def test_load_of_what_is_no_such_pickle_raises(tmp_path: pathlib.Path) -> None:
+    for data in [
+        b"",  # empty
+        pickle.dumps([1, 2], 2),  # list
+        pickle.dumps(BATCH, 2)[:-9],  # cut
+        PYTHON_2.replace(b"K\x02K\x02\x86", b"K\x02K\x7f\x86"),  # shape-larger-than-values
+        PYTHON_2.replace(b"K\x02K\x02\x86", b"K\x02J\xfe\xff\xff\xff\x86"),  # negative-shape
+        PYTHON_2.replace(b"U\x02u1", b"U\x02O8"),  # objects
+        PYTHON_2.replace(b"cnumpy\ndtype\n", b"cnumpy\nndarray\n"),  # array-as-type
+        b"\x80\x02}\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",  # endless-text
+        b"\x80\x02\x8e\xff\xff\xff\xff\xff\xff\xff\x0f.",  # endless-bytes
+        b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x0f.",  # bytearray
+        b"\x80\x02cnumpy\nndarray\n}b.",  # state-of-a-class
+        b"\x80\x02c_codecs\nencode\nN}U\x01aK\x01s\x86b.",  # state-of-a-function
+        b"\x80\x02Pid\n.",  # persistent
+        b"\x80\x02(U\x01aios\nsystem\n.",  # inst
+        pickle.dumps({b"data": np.array([object], object)}, 2).replace(b"object", b"thing"),  # pickled
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        with pytest.raises(packed_file.BrokenContentError, match=r"is not a complete pickle|would call"):
+            cifar.load(write(folder / "train", data), 0)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -175,22 +171,19 @@ def test_to_rows_of_scattered_images_takes_several_turns(monkeypatch: pytest.Mon
     assert (len(rows), b"".join(rows)) == (50, images.tobytes())
 
 
-@pytest.mark.parametrize(
-    ("shape", "is_matlab", "expected"),
-    [
-        pytest.param((9, 28, 28), False, "NHW", id="gray"),
-        pytest.param((9, 28, 28, 3), False, "NHWC", id="color"),
-        pytest.param((9, 3, 28, 28), False, "NCHW", id="planes"),
-        pytest.param((9, 784), False, "NHWC-28x28x1", id="square-rows"),
-        pytest.param((32, 32, 3, 9), True, "HWCN", id="matlab"),
-        pytest.param((9, 32, 32, 3), True, "NHWC", id="matlab-by-python"),
-        pytest.param((28, 28, 9), True, "HWN", id="matlab-gray"),
-        pytest.param((9, 3072), False, None, id="color-rows"),
-        pytest.param((9, 28, 28, 28), False, None, id="volume"),
-        pytest.param((9,), False, None, id="list"),
-        pytest.param((), False, None, id="number"),
-    ],
-)
-def test_guess_takes_what_leaves_no_doubt(shape: tuple[int, ...], is_matlab: bool, expected: str | None) -> None:
-    axes = found_array.guess(shape, is_matlab)
-    assert (None if axes is None else str(axes)) == expected
+def test_guess_takes_what_leaves_no_doubt() -> None:
+    for shape, is_matlab, expected in [
+        ((9, 28, 28), False, "NHW"),  # gray
+        ((9, 28, 28, 3), False, "NHWC"),  # color
+        ((9, 3, 28, 28), False, "NCHW"),  # planes
+        ((9, 784), False, "NHWC-28x28x1"),  # square-rows
+        ((32, 32, 3, 9), True, "HWCN"),  # matlab
+        ((9, 32, 32, 3), True, "NHWC"),  # matlab-by-python
+        ((28, 28, 9), True, "HWN"),  # matlab-gray
+        ((9, 3072), False, None),  # color-rows
+        ((9, 28, 28, 28), False, None),  # volume
+        ((9,), False, None),  # list
+        ((), False, None),  # number
+    ]:
+        axes = found_array.guess(shape, is_matlab)
+        assert (None if axes is None else str(axes)) == expected

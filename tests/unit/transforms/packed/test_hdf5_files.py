@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from imagebeam import errors, storage
 from imagebeam.transforms.packed import array_files, found_array, hdf5_files, packed_file
-from tests import array_sets
+from tests import array_sets, case_tables
 
 IMAGES = array_sets.pictures(0, 9, 8, 6, 3)
 
@@ -96,26 +96,20 @@ def chunk(file: Any) -> None:
     created.id.write_direct_chunk((0, 0, 0), bytes(1 << 20))  # unpacked by nobody: real values take 2 s to write
 
 
-@pytest.mark.parametrize(
-    ("fill", "message"),
-    [
-        pytest.param(link_out, r"has a link 'x' to the file '/etc/other.h5'; other files are not opened", id="link"),
-        pytest.param(map_out, "has the dataset 'x', whose values are in other files", id="virtual"),
-        pytest.param(store_out, "has the dataset 'x', whose values are in other files", id="external"),
-        pytest.param(claim, "has 784,000,000,000 bytes of values, and stores 0 for them", id="never-written"),
-        pytest.param(
-            claim_plain, "has 784,000,000,000 bytes of values, and stores 0 for them", id="never-written-plain"
-        ),
-        pytest.param(write_in_part, "'x' has 10 chunks, and stores 4 of them: it was not written to", id="in-part"),
-        pytest.param(write_nothing, "has 1,296 bytes of values, and stores 0 for them: it was not", id="not-at-all"),
-        pytest.param(chunk, "in chunks of more than 268,435,456 bytes", id="vast-chunk"),
-    ],
-)
-def test_hdf5_that_leads_elsewhere_or_lies_is_refused(
-    tmp_path: pathlib.Path, fill: Callable[[Any], None], message: str
-) -> None:
-    with pytest.raises(packed_file.BrokenContentError, match=message):
-        hdf5_files.list_hdf5(make(tmp_path / "a.h5", fill), 0)
+def test_hdf5_that_leads_elsewhere_or_lies_is_refused(tmp_path: pathlib.Path) -> None:
+    for fill, message in [
+        (link_out, r"has a link 'x' to the file '/etc/other.h5'; other files are not opened"),  # link
+        (map_out, "has the dataset 'x', whose values are in other files"),  # virtual
+        (store_out, "has the dataset 'x', whose values are in other files"),  # external
+        (claim, "has 784,000,000,000 bytes of values, and stores 0 for them"),  # never-written
+        (claim_plain, "has 784,000,000,000 bytes of values, and stores 0 for them"),  # never-written-plain
+        (write_in_part, "'x' has 10 chunks, and stores 4 of them: it was not written to"),  # in-part
+        (write_nothing, "has 1,296 bytes of values, and stores 0 for them: it was not"),  # not-at-all
+        (chunk, "in chunks of more than 268,435,456 bytes"),  # vast-chunk
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        with pytest.raises(packed_file.BrokenContentError, match=message):
+            hdf5_files.list_hdf5(make(folder / "a.h5", fill), 0)
 
 
 @pytest.mark.parametrize("cut", [0, 8, 100, 1000, 3000, -1], ids=lambda cut: f"at-{cut}")
@@ -265,24 +259,22 @@ def test_mat_of_version_73_shows_shapes_as_matlab_does(tmp_path: pathlib.Path) -
     assert rows == np.moveaxis(VALUES["X"], 3, 0).tobytes()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(bytes(200), id="zeros"),
-        pytest.param(header() + b"\x0e", id="tag"),
-        pytest.param(header() + struct.pack("<2I", 15, 4) + b"abcd", id="compressed"),
-        pytest.param(header() + struct.pack("<2I", 15, 2) + b"\x78\x9c", id="compressed-cut"),
-        pytest.param(header() + matrix((2, 2), b"\1\2\3\4")[:-6], id="values"),
-        pytest.param(header() + matrix((2, 3), b"\1\2\3\4"), id="fewer-values-than-the-shape"),
-        pytest.param(header() + matrix((1 << 30, 1 << 30), b"\1\2\3\4"), id="vast-shape"),
-    ],
-)
-def test_mat_that_is_broken_is_refused(tmp_path: pathlib.Path, data: bytes) -> None:
-    uri = str(tmp_path / "a.mat")
-    (tmp_path / "a.mat").write_bytes(data)
-    with pytest.raises(packed_file.BrokenContentError, match=r"is not a complete .mat file|was cut short"):
-        [b"".join(hdf5_files.read_matlab(uri, 0, each)) for each in hdf5_files.list_matlab(uri, 0)]
+def test_mat_that_is_broken_is_refused(tmp_path: pathlib.Path) -> None:
+    for data in [
+        b"",  # empty
+        bytes(200),  # zeros
+        header() + b"\x0e",  # tag
+        header() + struct.pack("<2I", 15, 4) + b"abcd",  # compressed
+        header() + struct.pack("<2I", 15, 2) + b"\x78\x9c",  # compressed-cut
+        header() + matrix((2, 2), b"\1\2\3\4")[:-6],  # values
+        header() + matrix((2, 3), b"\1\2\3\4"),  # fewer-values-than-the-shape
+        header() + matrix((1 << 30, 1 << 30), b"\1\2\3\4"),  # vast-shape
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        uri = str(folder / "a.mat")
+        (folder / "a.mat").write_bytes(data)
+        with pytest.raises(packed_file.BrokenContentError, match=r"is not a complete .mat file|was cut short"):
+            [b"".join(hdf5_files.read_matlab(uri, 0, each)) for each in hdf5_files.list_matlab(uri, 0)]
 
 
 def test_mat_with_other_values_than_listed_is_refused(tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagebeam import storage
 from imagebeam.transforms.packed import array_files, found_array, numpy_files, packed_file
-from tests import array_sets
+from tests import array_sets, case_tables
 
 ARRAYS: dict[str, np.ndarray] = {
     "x": array_sets.pictures(0, 5, 4, 6),
@@ -72,37 +72,33 @@ def test_npy_holds_what_numpy_wrote(tmp_path: pathlib.Path, name: str) -> None:
 GOOD = npy(ARRAYS["x"])
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        pytest.param(b"", "has no valid header", id="empty"),
-        pytest.param(b"\x93NUMPY\x01\x00\xff\xff", "has no valid header", id="header-cut"),
-        pytest.param(b"\x93NUMPY\x09\x00" + GOOD[8:], "version 9 of the format", id="version"),
-        pytest.param(GOOD[:-1], "has 119 bytes of values, its header says 120: it was cut short", id="cut"),
-        pytest.param(GOOD + b"0", "has 121 bytes of values, its header says 120; save it again", id="rest"),
-        pytest.param(raw_header((10**12, 28, 28)), "its header says 784,000,000,000,000: it was cut short", id="vast"),
-        pytest.param(raw_header((-1, 28)), r"array 'array' \(the shape \(-1, 28\)\)", id="negative"),
-        pytest.param(raw_header((2.5,)), "has no valid header", id="fraction"),
-        pytest.param(npy(np.array([{}]), allow_pickle=True), "holds Python objects", id="objects"),
-        pytest.param(raw_header((1,), [("a", "O")]), "holds Python objects", id="structured-objects"),
-        pytest.param(raw_header((1,), "?!"), "has no valid header", id="type"),
-        pytest.param(header("__import__('os').system('touch ran')\n"), "has no valid header", id="code"),
-        pytest.param(header("(" * 5000 + "\n"), "has no valid header", id="nested"),
-        pytest.param(header(" " * 20_000 + "\n"), "has no valid header", id="long"),
-    ],
-)
-def test_npy_that_lies_is_refused(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(packed_file.BrokenContentError, match=message):
-        numpy_files.list_npy(write(tmp_path / "a.npy", data), 0)
-    zipped = io.BytesIO()
-    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("array.npy", data)
-    with pytest.raises(packed_file.BrokenContentError, match=message):
-        numpy_files.list_npz(write(tmp_path / "a.npz", zipped.getvalue()), 0)
-    assert not (tmp_path / "ran").exists()
+def test_npy_that_lies_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for data, message in [
+        (b"", "has no valid header"),  # empty
+        (b"\x93NUMPY\x01\x00\xff\xff", "has no valid header"),  # header-cut
+        (b"\x93NUMPY\x09\x00" + GOOD[8:], "version 9 of the format"),  # version
+        (GOOD[:-1], "has 119 bytes of values, its header says 120: it was cut short"),  # cut
+        (GOOD + b"0", "has 121 bytes of values, its header says 120; save it again"),  # rest
+        (raw_header((10**12, 28, 28)), "its header says 784,000,000,000,000: it was cut short"),  # vast
+        (raw_header((-1, 28)), r"array 'array' \(the shape \(-1, 28\)\)"),  # negative
+        (raw_header((2.5,)), "has no valid header"),  # fraction
+        (npy(np.array([{}]), allow_pickle=True), "holds Python objects"),  # objects
+        (raw_header((1,), [("a", "O")]), "holds Python objects"),  # structured-objects
+        (raw_header((1,), "?!"), "has no valid header"),  # type
+        (header("__import__('os').system('touch ran')\n"), "has no valid header"),  # code
+        (header("(" * 5000 + "\n"), "has no valid header"),  # nested
+        (header(" " * 20_000 + "\n"), "has no valid header"),  # long
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        monkeypatch.chdir(folder)
+        with pytest.raises(packed_file.BrokenContentError, match=message):
+            numpy_files.list_npy(write(folder / "a.npy", data), 0)
+        zipped = io.BytesIO()
+        with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("array.npy", data)
+        with pytest.raises(packed_file.BrokenContentError, match=message):
+            numpy_files.list_npz(write(folder / "a.npz", zipped.getvalue()), 0)
+        assert not (folder / "ran").exists()
 
 
 def test_npz_of_two_arrays_with_one_name_is_refused(tmp_path: pathlib.Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from imagebeam import storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.packed import packed_file, parquet_content, unpacked_content
-from tests import error_texts
+from tests import case_tables, error_texts
 
 CONTENT = b"".join(index.to_bytes(4, "big") for index in range(50_000))
 
@@ -54,28 +54,24 @@ WHOLE = gzip.compress(CONTENT)
 CUT_SHORT = "is gzip that was cut short; fetch it again"
 
 
-@pytest.mark.parametrize(
-    ("data", "reason", "detail"),
-    [
-        pytest.param(b"", Reason.TRUNCATED, CUT_SHORT, id="empty"),
-        pytest.param(WHOLE[:5], Reason.TRUNCATED, CUT_SHORT, id="header"),
-        pytest.param(WHOLE[:-9], Reason.TRUNCATED, CUT_SHORT, id="data"),
-        pytest.param(WHOLE[:-1], Reason.TRUNCATED, CUT_SHORT, id="trailer"),
-        pytest.param(WHOLE + WHOLE[:9], Reason.TRUNCATED, CUT_SHORT, id="second"),
-        pytest.param(CONTENT, Reason.CORRUPT, "is broken gzip (Not a gzipped file", id="no-gzip"),
-        pytest.param(flip(WHOLE, -8), Reason.CORRUPT, "is broken gzip (CRC check failed", id="crc"),
-        pytest.param(flip(WHOLE, -1), Reason.CORRUPT, "is broken gzip (Incorrect length of data", id="length"),
-        pytest.param(WHOLE + b"rest", Reason.CORRUPT, "is broken gzip (Not a gzipped file", id="garbage"),
-    ],
-)
-def test_unpack_of_broken_gzip_raises_the_same_error_each_time(
-    tmp_path: pathlib.Path, data: bytes, reason: Reason, detail: str
-) -> None:
-    uri = write(tmp_path / "a.gz", data)
-    for _ in range(2):
-        with pytest.raises(packed_file.BrokenContentError) as caught:
-            unpacked_content.unpack(uri)
-        assert caught.value.reason == reason and caught.value.detail.startswith(detail)
+def test_unpack_of_broken_gzip_raises_the_same_error_each_time(tmp_path: pathlib.Path) -> None:
+    for data, reason, detail in [
+        (b"", Reason.TRUNCATED, CUT_SHORT),  # empty
+        (WHOLE[:5], Reason.TRUNCATED, CUT_SHORT),  # header
+        (WHOLE[:-9], Reason.TRUNCATED, CUT_SHORT),  # data
+        (WHOLE[:-1], Reason.TRUNCATED, CUT_SHORT),  # trailer
+        (WHOLE + WHOLE[:9], Reason.TRUNCATED, CUT_SHORT),  # second
+        (CONTENT, Reason.CORRUPT, "is broken gzip (Not a gzipped file"),  # no-gzip
+        (flip(WHOLE, -8), Reason.CORRUPT, "is broken gzip (CRC check failed"),  # crc
+        (flip(WHOLE, -1), Reason.CORRUPT, "is broken gzip (Incorrect length of data"),  # length
+        (WHOLE + b"rest", Reason.CORRUPT, "is broken gzip (Not a gzipped file"),  # garbage
+    ]:
+        folder = case_tables.new_folder(tmp_path)
+        uri = write(folder / "a.gz", data)
+        for _ in range(2):
+            with pytest.raises(packed_file.BrokenContentError) as caught:
+                unpacked_content.unpack(uri)
+            assert caught.value.reason == reason and caught.value.detail.startswith(detail)
 
 
 def count_unpacking(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -230,22 +226,19 @@ def test_each_run_of_blocks_decodes_alone(num_bytes: int, make: object) -> None:
             assert parquet_content.decode_blocks(packed[blocks[first] : blocks[last]], len(plain)) == plain
 
 
-@pytest.mark.parametrize(
-    ("packed", "num_bytes"),
-    [
-        pytest.param(b"", 0, id="nothing"),
-        pytest.param(b"\x05\x00a", 5, id="shorter-than-said"),
-        pytest.param(b"\x01\x00a", 2, id="another-length"),
-        pytest.param(b"\x01\x00ab", 1, id="more-behind"),
-        pytest.param(b"\x01\x08a", 1, id="a-literal-that-ends-early"),
-        pytest.param(b"\x05\x00a\x01\x02", 5, id="a-copy-from-before-the-start"),
-        pytest.param(b"\x05\x00a\x01\x00", 5, id="a-copy-of-offset-zero"),
-        pytest.param(b"\xff" * 9, 5, id="a-length-without-end"),
-        pytest.param(b"\x05\x00a\x01", 5, id="a-tag-without-its-offset"),
-    ],
-)
-def test_damaged_stream_has_no_blocks(packed: bytes, num_bytes: int) -> None:
-    assert parquet_content.find_blocks(packed, num_bytes) is None
+def test_damaged_stream_has_no_blocks() -> None:
+    for packed, num_bytes in [
+        (b"", 0),  # nothing
+        (b"\x05\x00a", 5),  # shorter-than-said
+        (b"\x01\x00a", 2),  # another-length
+        (b"\x01\x00ab", 1),  # more-behind
+        (b"\x01\x08a", 1),  # a-literal-that-ends-early
+        (b"\x05\x00a\x01\x02", 5),  # a-copy-from-before-the-start
+        (b"\x05\x00a\x01\x00", 5),  # a-copy-of-offset-zero
+        (b"\xff" * 9, 5),  # a-length-without-end
+        (b"\x05\x00a\x01", 5),  # a-tag-without-its-offset
+    ]:
+        assert parquet_content.find_blocks(packed, num_bytes) is None
 
 
 def test_block_that_refers_to_an_earlier_one_is_found() -> None:

@@ -20,7 +20,7 @@ from imagebeam.transforms.commit import commit_dataset, commit_step
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.publish import commit_rights, publish_dataset, run_records
-from tests import delayed_storage, error_texts, patience, races
+from tests import case_tables, delayed_storage, error_texts, patience, races
 from tests.unit.transforms import small_dataset
 
 
@@ -194,35 +194,32 @@ def test_run_after_a_commit_that_was_killed_among_many_requests_commits(
             assert races.committed_by(output) == ("B", b.fingerprint)
 
 
-@pytest.mark.parametrize(
-    ("code", "name", "data"),
-    [
+def test_staged_file_that_is_not_there_stops_the_commit_before_it_changes_the_output(
+    tmp_path: pathlib.Path, refs: list[ImageRef]
+) -> None:
+    for code, name, data in [
         ("staged-file-gone", "train-00001-of-00002.tfrecord", None),
         ("staged-file-gone", "train-00001-of-00002.index", None),
         ("staged-file-gone", "train-00001-of-00002.sizes", None),
         ("staged-file-changed", "train-00001-of-00002.tfrecord", b"123"),
         ("staged-file-changed", "train-00001-of-00002.index", b"123"),
-    ],
-    ids=["shard", "index", "sizes", "cut", "index-cut"],
-)
-@pytest.mark.parametrize("has_earlier", [False, True], ids=["new-output", "over-another"])
-def test_staged_file_that_is_not_there_stops_the_commit_before_it_changes_the_output(
-    tmp_path: pathlib.Path, refs: list[ImageRef], has_earlier: bool, code: str, name: str, data: bytes | None
-) -> None:
-    output = tmp_path / "out"
-    if has_earlier:  # with shards of the same names
-        races.commit_earlier(str(output), refs)
-    before = small_dataset.read_files(output) if has_earlier else {}
-    run = staged_run(str(output), refs)
-    staged = pathlib.Path(run.settings.paths.staging("f1"), name)
-    staged.unlink()
-    if data is not None:
-        staged.write_bytes(data)
-    with error_texts.raises(code):
-        run.step()
-    after = small_dataset.read_files(output)
-    assert {path: content for path, content in after.items() if not path.startswith(".imagebeam/")} == before
-    assert not os.path.exists(run.settings.paths.commit_lock)
+    ]:
+        for has_earlier in [False, True]:
+            folder = case_tables.new_folder(tmp_path)
+            output = folder / "out"
+            if has_earlier:  # with shards of the same names
+                races.commit_earlier(str(output), refs)
+            before = small_dataset.read_files(output) if has_earlier else {}
+            run = staged_run(str(output), refs)
+            staged = pathlib.Path(run.settings.paths.staging("f1"), name)
+            staged.unlink()
+            if data is not None:
+                staged.write_bytes(data)
+            with error_texts.raises(code):
+                run.step()
+            after = small_dataset.read_files(output)
+            assert {path: content for path, content in after.items() if not path.startswith(".imagebeam/")} == before
+            assert not os.path.exists(run.settings.paths.commit_lock)
 
 
 def test_staging_folder_cleared_by_another_run_is_reported(tmp_path: pathlib.Path, refs: list[ImageRef]) -> None:
