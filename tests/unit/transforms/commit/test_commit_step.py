@@ -31,7 +31,7 @@ def make_shards(num_shards: int) -> list[WrittenShard]:
     return shards
 
 
-@pytest.mark.parametrize("num_shards", [0, 1, 40])
+@pytest.mark.parametrize("num_shards", [0, 40])
 def test_statistics_are_merged_by_split_and_taken_out_of_the_shards(num_shards: int) -> None:
     shards = make_shards(num_shards)
 

@@ -354,7 +354,6 @@ def test_moved_database_is_the_same_input(pets: pathlib.Path, tmp_path: pathlib.
 @case_tables.each_case(
     "split",
     {
-        "none": {"by": "none"},
         "column": {"by": "column", "column": "split"},
         "group": {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}, "group": "name"},
     },
