@@ -450,11 +450,11 @@ class ImageDataset:
                 raise errors.ConfigError(
                     "buckets-too-large",
                     f"all {num_dropped:,} images of {selected.name} would be enlarged more than max_enlarge="
-                    f'{max_enlarge:g} in each bucket: give smaller buckets, a greater max_enlarge, or too_small="pad"',
+                    f'{max_enlarge!r} in each bucket: give smaller buckets, a greater max_enlarge, or too_small="pad"',
                 )
             if num_dropped:
                 _LOGGER.warning(
-                    "%s of %s images of %s are left out: each bucket would enlarge them more than max_enlarge=%g",
+                    "%s of %s images of %s are left out: each bucket would enlarge them more than max_enlarge=%r",
                     f"{num_dropped:,}",
                     f"{len(selected):,}",
                     selected.name,

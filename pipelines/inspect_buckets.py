@@ -123,7 +123,7 @@ def _notes(counts: bucket_counts.BucketCounts, report: BucketsReport) -> Iterato
     if counts.num_small:
         yield (
             f"  {plural.count(counts.num_small, 'image')} too small: each bucket would enlarge them more than "
-            f'{report.settings["max_enlarge"]:g} times; dropped, or padded with too_small="pad"'
+            f'{report.settings["max_enlarge"]!r} times; dropped, or padded with too_small="pad"'
         )
     if counts.num_unknown:
         yield f"  {plural.count(counts.num_unknown, 'image')} of unknown size: a list of images, or not readable"

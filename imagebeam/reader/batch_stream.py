@@ -50,7 +50,7 @@ class StepClock:
 
 
 class BatchStream(Iterator[Any]):
-    """The batches of a schedule. Not thread-safe.
+    """The batches of a schedule. Not thread-safe: `feeds.BatchIterator` takes one at a time.
 
     The threads are daemons: the end of the program waits for batches that are being made, but not long for a storage.
     They end when enough batches are ready, and with the iterator.

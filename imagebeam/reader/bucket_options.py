@@ -88,5 +88,5 @@ class BucketOptions(picture_options.PictureOptions, order_options.OrderOptions):
         sizes = zip(self.buckets or (), self.bucket_batch_sizes, strict=True)
         parts = [f"{height}x{width}:{rows * num_parts}" for (height, width), rows in sizes]
         if self.max_enlarge is not None:
-            parts.append(f"{self.too_small} above {self.max_enlarge:g}")
+            parts.append(f"{self.too_small} above {self.max_enlarge!r}")
         return " ".join([*parts, *(["padded"] if self.pad else [])])

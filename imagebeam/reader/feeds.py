@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,8 @@ def check_process(started_in: int) -> None:
 class BatchIterator(resumable.Resumable, Iterator[Any]):
     """Batches as NumPy arrays. `state` returns the current place in the data, `restore` goes to such a place.
 
+    `next` is thread-safe: several threads take each batch once.
+
     Attributes:
         has_state: whether the batches come in the order of the schedule.
     """
@@ -100,13 +103,13 @@ class BatchIterator(resumable.Resumable, Iterator[Any]):
 
     def __next__(self) -> Any:
         self.check_process()
-        while True:
-            batch = next(self._batches)
-            self._num_batches += 1
-            if len(
-                batch[0] if isinstance(batch, tuple) else next(iter(batch.values()))
-            ):  # else all examples were skipped
-                return batch
+        with self._lock:
+            while True:
+                batch = next(self._batches)
+                self._num_batches += 1
+                rows = batch[0] if isinstance(batch, tuple) else next(iter(batch.values()))
+                if len(rows):  # else all examples were skipped
+                    return batch
 
     @property
     def has_begun(self) -> bool:
@@ -143,6 +146,7 @@ class BatchIterator(resumable.Resumable, Iterator[Any]):
     def restore(self, state: record_order.ReaderState | None) -> None:
         """Goes on from `state`, as fast as a start: nothing before it is read."""
         self._batches = self._begin(state)
+        self._lock = threading.Lock()  # a new one: after fork() a thread of the parent may hold the other forever
         self._started_in = os.getpid()
         self._num_batches = 0  # since the schedule began
 

@@ -239,6 +239,8 @@ def test_state_of_other_buckets_is_refused() -> None:
     for name, options in STATES.items():
         with case_tables.named(name), error_texts.raises("state-mismatch"):
             begin(state=begin(**options).state_after(2))
+    with error_texts.raises("state-mismatch"):
+        begin(max_enlarge=5.4321, state=begin(max_enlarge=5.4320999).state_after(2))
     shared = dataclasses.replace(begin().state_after(2), position=7)
     with error_texts.raises("state-mismatch"):  # not between two steps
         begin(state=shared)

@@ -9,6 +9,7 @@ import pathlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 import pytest
@@ -86,6 +87,18 @@ def test_iterator_goes_on_from_any_step(dataset: imagebeam.ImageDataset, make: M
         next(again)
         getattr(again, load)(states[step])
         assert keys(again) == expected[step:]
+
+
+@pytest.mark.parametrize("make", [_as_numpy, _as_jax, _as_grain])
+def test_threads_share_the_batches_of_an_iterator(dataset: imagebeam.ImageDataset, make: Make) -> None:
+    options = {**OPTIONS, "batch_size": 2, "num_epochs": 20}
+    expected = keys(make(dataset, **options))
+    shared = make(dataset, **options)
+    with futures.ThreadPoolExecutor(6) as threads:
+        found = [*itertools.chain(*threads.map(lambda _: keys(shared), range(6)))]
+    assert sorted(found) == sorted(expected)
+    with pytest.raises(StopIteration):
+        next(shared)
 
 
 @pytest.mark.parametrize("make", [_as_numpy, *OVER_GRAIN])
