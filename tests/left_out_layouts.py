@@ -386,6 +386,29 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("4 of 8 images that were seen are not read, in test/images",),
         images("{train,test}/images/0#.jpg") | {f"train/masks/0{n}.png": _mask(2) for n in range(4)},
     ),
+    "aligned-folders-beside-another": (
+        None,
+        ("raw-4, reference-4 hold images of the same names (0_img, 1_img, ...): pairs of images are no classes",),
+        images("raw-4/#_img.png", "reference-4/#_img.png", "hard-2/5#.png"),
+    ),
+    "objects-of-another-xml": (
+        None,
+        ("the .xml files have objects, but not directly in <annotation>, as those of Pascal VOC",),
+        images("images/00000#.jpg")
+        | files_of("annotations/00000#.xml", "<annotation><size></size><objects><object/></objects></annotation>"),
+    ),
+    "voc-of-two-cameras": (
+        None,
+        ("Vis has images of the same names: set source.voc.image_folder",),
+        images("{Ir,Vis}/00#.png") | files_of("Annotation/00#.xml", str(_XML)),
+    ),
+    "boxes-beside-a-table-of-splits": (
+        None,
+        ("images.csv names images (0a.jpg, 1a.jpg, ...), and is not read: set split={by: lists",),
+        images("images/#a.jpg")
+        | {"boxes.csv": rows("filename,class,xmin,ymin,xmax,ymax", "{n}a.jpg,a,1,1,5,5", numbers=range(4))}
+        | {"images.csv": rows("filename,site,split", "{n}a.jpg,A,{0}", ("train", "test"), numbers=range(4))},
+    ),
     "lists-of-tiles": (
         None,
         ("train.txt and 1 other .txt file name parts of images (M-33_0, M-34_0), and are not read",),

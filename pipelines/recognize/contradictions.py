@@ -9,12 +9,13 @@ import re
 from collections.abc import Collection, Sequence
 
 from imagebeam import errors
-from imagebeam.transforms.formats import coco
+from imagebeam.transforms.formats import coco_detect
 from imagebeam.transforms.formats.base_format import format_of
-from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
 _NUMBERS = re.compile(r"(\d+)")
+_NUMBER_AFTER = re.compile(r"[_\-. ]+\d+\Z")
 _ENDING = re.compile(r"[_\-. ][^_\-. \d]+\Z")
 _NUM_FOLDERS = 6  # folders of images that are compared
 
@@ -47,17 +48,26 @@ def aligned(probe: FolderProbe, holder: Folder) -> str:
         )
     if len(held) < 2:
         return ""
+    alike = ([each for each in held if _share_names(first, each)] for first in held)
+    held = max(alike, key=len)
     common = held[0].stems.intersection(*(each.stems for each in held[1:]))
-    if len(common) < folder_probe.NEARLY_ALL * max(len(each.stems) for each in held):
+    if len(held) < 2 or len(common) < folder_probe.NEARLY_ALL * max(len(each.stems) for each in held):
         return ""
-    if _is_counter(common) and not _have_sizes_in_proportion(probe, held, sorted(common)):
+    folders = [posixpath.basename(each.path) for each in held]
+    are_roles = name_signs.are_parts([_NUMBER_AFTER.sub("", each) for each in folders])  # raw-890
+    if _is_counter(common) and not are_roles and not _have_sizes_in_proportion(probe, held, sorted(common)):
         return ""
-    names = name_some([posixpath.basename(each.path) for each in held])
+    names = name_some(folders)
     return (
         f"{names} hold images of the same names ({name_some(sorted(common), 2)}): pairs of images are no classes; if "
         "each folder is one example, write a table with a row for each (docs/recipes/tables.md, Several images in one "
         "example)"
     )
+
+
+def _share_names(one: Folder, other: Folder) -> bool:
+    """Returns whether nearly all images in two folders have the same names."""
+    return len(one.stems & other.stems) >= folder_probe.NEARLY_ALL * max(len(one.stems), len(other.stems))
 
 
 def _files_of_an_example(folders: Sequence[Folder]) -> list[str]:
@@ -156,6 +166,6 @@ def refuse_boxes(root: str) -> None:
 
 def _find(root: str) -> Finding | None:
     probe = FolderProbe(root, _BOUNDS)
-    signs = (*(format_of(by).detect for by in ("yolo", "voc", "box_csv", "annotations")), coco.exports)
+    signs = (*(format_of(by).detect for by in ("yolo", "voc", "box_csv", "annotations")), coco_detect.exports)
     found = (each for sign in signs for each in sign(probe, ""))
     return next((each for each in found if not each.doubts), None)

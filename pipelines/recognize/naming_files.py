@@ -188,7 +188,7 @@ def files_that_name_images(
                 if len(paths) > 1:
                     shown += f" and {plural.count(len(paths) - 1, f'other {extension} file')}"
                 names_splits = what == OF_FOLDERS or not all(map(is_no_split, found))
-                names_splits = names_splits or any(_has_keys_of_splits(probe, path) for path in found)
+                names_splits = names_splits or any(_says_splits(path, probe.head(path)) for path in found)
                 text = f"{shown} {verb} {what} ({examples}), and {are} not read"
                 yield Line(text, paths=paths, names=set().union(*found.values()), names_splits=names_splits)
 
@@ -199,10 +199,17 @@ def _parts_of(words: Collection[str], stems: Collection[str]) -> set[str]:
     return {each for each in words if any(start in stems for start in folder_probe.beginnings(each))}
 
 
-def _has_keys_of_splits(probe: FolderProbe, path: str) -> bool:
-    """Returns whether a file is JSON with a list for each split."""
-    keys = folder_probe.shape_of_json(probe.head(path)) if path.endswith(".json") else {}
-    return len({split for key in keys if (split := name_signs.SPLIT_OF_WORD.get(key.lower()))}) > 1
+def _says_splits(path: str, head: bytes) -> bool:
+    """Returns whether a file is JSON with a list for each split, or a table with a column of splits."""
+    if path.endswith(".json"):
+        keys = folder_probe.shape_of_json(head)
+        return len({split for key in keys if (split := name_signs.SPLIT_OF_WORD.get(key.lower()))}) > 1
+    lines = head.decode("utf-8-sig", "replace").rpartition("\n")[0].splitlines() or [""]
+    names, *rows = ([cell.strip(" \"'") for cell in line.split(",")] for line in lines)
+    places = [place for place, name in enumerate(names) if name.lower() in name_signs.SPLIT_COLUMNS]
+    values = {row[places[0]] for row in rows if len(row) == len(names)} if path.endswith(".csv") and places else set()
+    meant = {*map(folder_probe.split_meant, values)}
+    return None not in meant and meant not in (set(), {"train"})  # as all are without it
 
 
 def _images_of(folder: Folder) -> Collection[str]:

@@ -85,17 +85,23 @@ class Voc(base_format.ObjectFormat):
             heads = [probe.head(holder.below(name)) for name in names]
             if any(map(_MARK.search, heads)):
                 boxes = [box for head in heads for box in Xml(origin=0).boxes_in(head, {})]
+                is_other = not any(each.tag == "object" for head in heads for each in _elements_of(head))
+                is_other = is_other and any(map(_OBJECTS.search, heads))
                 of_splits = Xml().doubt_on_splits(heads, folder_probe.split_meant(holder.path))
                 judged = box_signs.judge(boxes, Xml.BOXES, "source.voc")
                 is_from_0 = not judged.doubts and any(map(_EDGE_0.search, heads))
                 notes = [*([_NOTE_FROM_0] if is_from_0 else []), *filter(None, [Xml().unstored(heads)]), *judged.notes]
-                doubts = (*found.doubts, *judged.doubts, *([of_splits] if of_splits else []))
+                doubts = (*found.doubts, *judged.doubts, *filter(None, [of_splits, _ELSEWHERE if is_other else ""]))
                 yield dataclasses.replace(found, notes=tuple(notes), often=(_COUNTED_FROM_0,), doubts=doubts)
                 return
 
 
 _NUM_HEADS = 5  # .xml files that are looked into
 _MARK = re.compile(rb"<(bndbox|size)>")  # in each file of VOC, and in no other one of the name
+_OBJECTS = re.compile(rb"<object\b")
+_ELSEWHERE = (
+    "the .xml files have objects, but not directly in <annotation>, as those of Pascal VOC: is it another format?"
+)
 _EDGE_0 = re.compile(rb"<[xy]min>\s*0+(\.0*)?\s*<")
 _NOTE_FROM_0 = (
     "boxes begin at 0, where Pascal VOC counts pixels from 1: if the tool counts from 0, set source.voc.origin=0, or "
@@ -114,10 +120,15 @@ def _find_candidates(probe: folder_probe.FolderProbe, at: str) -> Iterator[tuple
     if (several := _find_several(probe, root)) is not None:
         yield several
     if (other := _find_xml_beside(probe, root)) is not None:
-        pictures, holder, number = other
+        (pictures, *rivals), holder, number = other
+        doubts = (
+            [f"{folder_probe.and_list(rivals)} has images of the same names: set source.voc.image_folder"]
+            if rivals
+            else []
+        )
         evidence = f"{holder} holds an .xml file for {number:,} images of {pictures}"
         settings = {"source.voc.annotation_folder": holder, "source.voc.image_folder": pictures}
-        yield Finding("voc", evidence, settings), probe.look(root.below(holder))
+        yield Finding("voc", evidence, settings, doubts=tuple(doubts)), probe.look(root.below(holder))
     for name in root.folders[:_NUM_FOLDERS]:
         inner = probe.look(root.below(name))
         shared = {posixpath.splitext(each)[0] for each in inner.ending(".xml")} & inner.stems
@@ -194,15 +205,14 @@ def _voc_folders(
     return {"source.voc.annotation_folder": f"{annotations}/{inside}"}, notes
 
 
-def _find_xml_beside(probe: folder_probe.FolderProbe, folder: folder_probe.Folder) -> tuple[str, str, int] | None:
-    """Returns two folders in a folder, of images and of .xml files with their names, and how many names they share."""
+def _find_xml_beside(probe: folder_probe.FolderProbe, folder: folder_probe.Folder) -> tuple[list[str], str, int] | None:
+    """Returns the folders of images, and one of .xml files with their names, and how many names they share."""
     inner = [(name, probe.look(folder.below(name))) for name in folder.folders[:_NUM_FOLDERS]]
     for texts, holder in inner:
         stems = {posixpath.splitext(name)[0] for name in holder.ending(".xml")}
-        for pictures, other in inner if stems and not holder.images else ():
-            shared = stems & other.stems
-            if len(shared) >= folder_probe.NEARLY_ALL * len(stems):
-                return pictures, texts, len(shared)
+        shared = {name: len(stems & other.stems) for name, other in inner} if stems and not holder.images else {}
+        if fitting := [name for name, number in shared.items() if number >= folder_probe.NEARLY_ALL * len(stems)]:
+            return fitting, texts, shared[fitting[0]]
     return None
 
 

@@ -314,8 +314,8 @@ _ADVICE = {
     elements.Reason.BAD_VALUE: "correct what the table, the annotations or the masks say of the images",
     elements.Reason.EMPTY_FILE: "copy the images to the input again, since their files have 0 bytes",
     elements.Reason.NOT_AN_IMAGE: "give the images as --input, or choose them with source.include",
-    elements.Reason.UNSUPPORTED_FORMAT: "convert the images to JPEG or PNG first, or change image.other_formats if it "
-    "rejects them; for HEIC pip install pillow-heif, for JPEG XL pillow-jxl-plugin",
+    elements.Reason.UNSUPPORTED_FORMAT: "convert the images to JPEG or PNG, and masks to PNG, or change "
+    "image.other_formats if it rejects them; for HEIC pip install pillow-heif, for JPEG XL pillow-jxl-plugin",
     elements.Reason.TRUNCATED: "copy the images to the input again, since their files end too early",
     elements.Reason.CORRUPT: "copy the images to the input again, or have another program encode them again",
     elements.Reason.UNDECODABLE: "copy the images to the input again, or have another program encode them again",

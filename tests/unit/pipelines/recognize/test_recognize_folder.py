@@ -18,7 +18,7 @@ from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.sources.folder_probe import Bounds, Folder, FolderProbe, split_meant
-from tests import command_line, error_texts, folder_shapes, written_files
+from tests import command_line, error_texts, folder_shapes, odd_layouts, written_files
 from tests.folder_shapes import SHAPES, files, images, table
 
 
@@ -213,6 +213,15 @@ def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
             "image_folder",
             ["via.json is of the VGG Image Annotator, and the images that it names (x.png, ...) are not here: give"],
             id="annotations-of-via",
+        ),
+        *(
+            pytest.param(
+                images("images/#a.jpg") | {"c.json": odd_layouts.coco(name)}, "image_folder", [text], id=f"coco-{name}"
+            )
+            for name, text in (
+                ("images\\{n}a.jpg", r"c.json is of COCO, and is not read: write / in place of \ in its file_name"),
+                ("x{n}.jpg", "c.json is of COCO, and the images that it names (x0.jpg, ...) are not here: give the"),
+            )
         ),
         pytest.param(
             {"a.zip": folder_shapes.packed(_OF_SHAPES["yolo"])},
