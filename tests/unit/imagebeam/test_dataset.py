@@ -9,7 +9,6 @@ import pathlib
 import re
 import shutil
 import threading
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from imagebeam import errors, example, features, records
 from imagebeam.reader import batch_stream, image_decoder, option_values, record_parser, whole_images
 from tests import case_tables, datasets, error_texts, image_sets, patience, pictures
 from tests.unit.imagebeam.reader import written
+from tests.unit.imagebeam.reader.feeding import keys_in
 
 tf = pytest.importorskip("tensorflow")
 
@@ -69,15 +69,6 @@ def copy(folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(folder, tmp_path / "out"))
 
 
-def keys_of(batches: Iterable[dict[str, Any]]) -> list[str]:
-    """Returns the keys in the order in which they were read, without padding."""
-    keys: list[str] = []
-    for batch in batches:
-        real = batch.get("mask", np.ones(len(batch["image/key"]), bool))
-        keys += [key.decode() for key in batch["image/key"][real]]
-    return keys
-
-
 def read(dataset: imagebeam.ImageDataset, split: str = "train", batch_size: int = 8, **options: Any) -> list[Any]:
     options = {"image_size": 16, "features": ("image/key",), "num_epochs": 1, **options}
     return list(dataset.as_tf(split, batch_size, **options).as_numpy_iterator())
@@ -93,40 +84,9 @@ def test_batches_have_static_shapes_and_the_types_asked_for(opened: imagebeam.Im
     assert (image.shape, label.shape) == ((8, 224, 224, 3), (8,))
 
 
-# Each pair of two settings; with TensorFlow's decoder once for each order. test_schedule has more, without images.
-@pytest.mark.parametrize(
-    ("decoder", "process_count", "shuffle", "pad"),
-    [
-        ("any", 1, "stream", False),
-        ("any", 1, "global", True),
-        ("any", 3, "stream", True),
-        ("any", 3, "global", False),
-        ("any", 3, None, False),
-        ("any", 8, None, True),
-        ("pillow", 3, "stream", False),
-        ("pillow", 3, "global", True),
-    ],
-    indirect=["decoder"],
-)
-def test_every_example_comes_once_over_all_processes(
-    opened: imagebeam.ImageDataset, shuffle: str | None, process_count: int, pad: bool
-) -> None:
-    batches = [
-        read(opened, shuffle=shuffle, process_index=index, process_count=process_count, drop_remainder=False, pad=pad)
-        for index in range(process_count)
-    ]
-    keys = [key for each in batches for key in keys_of(each)]
-    assert len(keys) == NUM_IMAGES
-    assert len(set(keys)) == NUM_IMAGES
-    if pad:
-        assert len({len(each) for each in batches}) == 1
-        assert {batch["image"].shape for each in batches for batch in each} == {(8, 16, 16, 3)}
-        assert sum(batch["mask"].sum() for each in batches for batch in each) == NUM_IMAGES
-
-
 def test_labels_and_pixels_are_those_of_the_image(opened: imagebeam.ImageDataset) -> None:
     for batch in read(opened, batch_size=1):
-        (key,) = keys_of([batch])
+        (key,) = keys_in([batch])
         index = int(key.split("/")[1].removesuffix(".jpg"))
         assert opened.labels[batch["label"][0]] == key.split("/")[0]
         expected = (index * 3 % 256, 128, 255 - index * 3 % 256)
@@ -137,10 +97,10 @@ def test_labels_and_pixels_are_those_of_the_image(opened: imagebeam.ImageDataset
 def test_epochs_differ_and_the_same_seed_gives_the_same_batches(opened: imagebeam.ImageDataset, shuffle: str) -> None:
     first, again = (read(opened, shuffle=shuffle, num_epochs=2, drop_remainder=False) for _ in range(2))
     assert all((one["image"] == two["image"]).all() for one, two in zip(first, again, strict=True))
-    keys = keys_of(first)
+    keys = keys_in(first)
     assert sorted(keys[:NUM_IMAGES]) == sorted(keys[NUM_IMAGES:])
     assert keys[:NUM_IMAGES] != keys[NUM_IMAGES:]
-    assert keys_of(read(opened, shuffle=shuffle, seed=1)) != keys[:80]
+    assert keys_in(read(opened, shuffle=shuffle, seed=1)) != keys[:80]
 
 
 @pytest.mark.parametrize("shuffle", ["stream", "global"])
@@ -156,19 +116,6 @@ def test_iterator_of_tensorflow_is_saved_and_restored_by_a_checkpoint(
     resumed = iter(dataset)
     tf.train.Checkpoint(iterator=resumed).restore(path)
     assert [next(resumed)["image/key"].numpy().tolist() for _ in range(5)] == expected
-
-
-@any_decoder
-def test_part_of_a_split_is_read_alone(opened: imagebeam.ImageDataset) -> None:
-    for split, count in [
-        ("train[:10%]", 8),
-        ("train[10%:]", 75),
-        ("train[5:7]", 2),
-        ("train[-3:]", 3),
-        ("train[:]", 83),
-    ]:
-        assert opened.num_examples(split) == count
-        assert len(set(keys_of(read(opened, split, drop_remainder=False)))) == count
 
 
 @any_decoder
@@ -243,7 +190,7 @@ def test_reader_that_goes_on_after_an_error_blames_no_sound_record(copy: pathlib
 
 def test_broken_last_record_is_named_too(copy: pathlib.Path) -> None:
     dataset = imagebeam.open_dataset(str(copy))
-    keys = keys_of(read(dataset, "train[:16]", shuffle=None))
+    keys = keys_in(read(dataset, "train[:16]", shuffle=None))
     assert keys[15:] == [break_record(copy, 15, undecodable=True)]
     with pytest.raises(tf.errors.OpError, match=rf"record 15 of shard .*, key '{keys[15]}'"):
         read(dataset, "train[:16]", shuffle=None)
@@ -252,7 +199,7 @@ def test_broken_last_record_is_named_too(copy: pathlib.Path) -> None:
 def test_skipped_examples_are_counted_and_logged_by_shard(copy: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     broken = {break_record(copy, 3), break_record(copy, 7, undecodable=True)}
     dataset = imagebeam.open_dataset(str(copy))
-    everything = set(keys_of(read(imagebeam.open_dataset(str(copy)), on_error="skip", drop_remainder=False)))
+    everything = set(keys_in(read(imagebeam.open_dataset(str(copy)), on_error="skip", drop_remainder=False)))
     assert len(everything) == NUM_IMAGES - 2
     assert not everything & broken
     caplog.clear()
@@ -327,30 +274,6 @@ def test_options_that_do_not_fit_are_refused_before_anything_is_read(opened: ima
             opened.as_tf(split, **{"batch_size": 8, **options})
 
 
-@pytest.fixture(scope="module")
-def compressed(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
-    examples = [written.jpeg_values(index) for index in range(50)]
-    folder = tmp_path_factory.mktemp("compressed") / "out"
-    return written.write(folder, written.IMAGE, examples, num_shards=4, compression="gzip")
-
-
-@pytest.mark.parametrize("shuffle", ["stream", None])
-@pytest.mark.parametrize("process_count", [1, 3])
-def test_compressed_shards_are_read_once_too(
-    compressed: imagebeam.ImageDataset, shuffle: str | None, process_count: int
-) -> None:
-    keys = [
-        key
-        for index in range(process_count)
-        for key in keys_of(
-            read(compressed, shuffle=shuffle, process_index=index, process_count=process_count, drop_remainder=False)
-        )
-    ]
-    assert sorted(keys) == sorted(f"{index}" for index in range(50))
-    with error_texts.raises("shards-compressed"):
-        compressed.as_tf("train", 8, shuffle="global")
-
-
 @pytest.mark.parametrize("decoder", ["pillow"], indirect=True)  # the one that reads PNG
 @pytest.mark.parametrize("dropped", [(), ("image/height", "image/width")], ids=["stored-size", "no-size"])
 def test_pictures_of_all_formats_and_colours_come_as_rgb(tmp_path: pathlib.Path, dropped: tuple[str, ...]) -> None:
@@ -363,7 +286,7 @@ def test_pictures_of_all_formats_and_colours_come_as_rgb(tmp_path: pathlib.Path,
     wanted = [feature for feature in written.IMAGE if feature.source not in dropped]
     dataset = written.write(tmp_path / "out", wanted, examples)
     for batch in read(dataset, batch_size=1):
-        [mode] = keys_of([batch])
+        [mode] = keys_in([batch])
         if mode != "P":
             colour = (200, 100, 50) if mode.startswith("RGB") else (90, 90, 90)
             assert np.abs(batch["image"].astype(int) - colour).max() <= 4
@@ -403,7 +326,7 @@ def test_dataset_without_labels_gives_only_images(unlabelled: imagebeam.ImageDat
 
 
 def test_examples_in_any_order_are_complete(opened: imagebeam.ImageDataset) -> None:
-    keys = keys_of(read(opened, deterministic=False, drop_remainder=False))
+    keys = keys_in(read(opened, deterministic=False, drop_remainder=False))
     assert len(keys) == len(set(keys)) == NUM_IMAGES
 
 
@@ -412,4 +335,4 @@ def test_feature_spec_parses_every_record(opened: imagebeam.ImageDataset, folder
     files = sorted(str(path) for path in folder.glob("train-*"))
     parsed = [tf.io.parse_single_example(record, opened.feature_spec) for record in tf.data.TFRecordDataset(files)]
     assert len(parsed) == NUM_IMAGES
-    assert {each["image/key"].numpy().decode() for each in parsed} == set(keys_of(read(opened, drop_remainder=False)))
+    assert {each["image/key"].numpy().decode() for each in parsed} == set(keys_in(read(opened, drop_remainder=False)))

@@ -9,7 +9,6 @@ import logging
 import pathlib
 import pickle
 import shutil
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import hypothesis
@@ -21,7 +20,8 @@ import imagebeam
 from imagebeam import errors, features, records
 from imagebeam.reader import batch_schedule, mixture_order, mixture_pattern
 from tests import case_tables, error_texts, written_files
-from tests.unit.imagebeam.reader import restarts, written
+from tests.unit.imagebeam.reader import restarts, sized_sets, written
+from tests.unit.imagebeam.reader.feeding import keys_in
 from tests.unit.imagebeam.reader.restarts import WAYS, in_turn
 
 Parts = list[tuple[imagebeam.ImageDataset, str]]
@@ -56,19 +56,10 @@ def mixed(parts: Parts) -> imagebeam.Mixture:
 OPTIONS: dict[str, Any] = {"image_size": 16, "features": ("image/key",)}
 
 
-def keys_of(batches: Iterable[Mapping[str, Any]]) -> Keys:
-    """Returns the keys in the order in which they were read, without padding."""
-    found: Keys = []
-    for batch in batches:
-        real = batch.get("mask", np.ones(len(batch["image/key"]), bool))
-        found += [key.decode() for key in np.asarray(batch["image/key"])[np.asarray(real)]]
-    return found
-
-
 def alone(part: tuple[imagebeam.ImageDataset, str], **options: Any) -> Keys:
     dataset, split = part
     given = {**OPTIONS, "num_epochs": 3, "drop_remainder": False, **options}
-    return keys_of(dataset.as_numpy(split, 8, **given))
+    return keys_in(dataset.as_numpy(split, 8, **given))
 
 
 # --- the pattern -----------------------------------------------------------------------------------------------------
@@ -119,54 +110,33 @@ def test_every_dataset_is_read_in_its_own_order(
     parts: Parts, mixed: imagebeam.Mixture, decoder: str, shuffle: str | None
 ) -> None:
     batches = mixed.as_numpy(8, **OPTIONS, shuffle=shuffle, decoder=decoder, num_epochs=2, drop_remainder=False)
-    keys = keys_of(batches)
+    keys = keys_in(batches)
     for part, name in zip(parts, SIZES):
         mine = [key for key in keys if key.startswith(name)]
         assert mine == alone(part, shuffle=shuffle)[: len(mine)]
     counts = collections.Counter(key[0] for key in keys)
     assert [counts[name] >= 2 * size for name, size in SIZES.items()].count(True) == 1
-    assert keys == keys_of(mixed.as_numpy(5, **OPTIONS, shuffle=shuffle, num_epochs=2, drop_remainder=False))
-    assert keys != keys_of(mixed.as_numpy(5, **OPTIONS, shuffle=shuffle, num_epochs=2, drop_remainder=False, seed=1))
+    assert keys == keys_in(mixed.as_numpy(5, **OPTIONS, shuffle=shuffle, num_epochs=2, drop_remainder=False))
+    assert keys != keys_in(mixed.as_numpy(5, **OPTIONS, shuffle=shuffle, num_epochs=2, drop_remainder=False, seed=1))
 
 
 def test_every_feed_gives_the_same_examples(mixed: imagebeam.Mixture) -> None:
-    import tensorflow as tf
-
-    jax = pytest.importorskip("jax")
-    options = {**OPTIONS, "num_epochs": 1}
-    expected = list(mixed.as_numpy(4, **options))
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    strategy = tf.distribute.OneDeviceStrategy("cpu:0")
-    for batches in (
-        mixed.as_tf(4, **options).as_numpy_iterator(),
-        mixed.as_jax(sharding, 4, **options),
-        mixed.as_distributed(strategy, 4, **options),
-    ):
-        for batch, other in zip(expected, batches, strict=True):
-            assert {name: np.asarray(value).tolist() for name, value in other.items()} == {
-                name: value.tolist() for name, value in batch.items()
-            }
+    sized_sets.check_feeds(mixed, 4, **OPTIONS, num_epochs=1)
     image, label = mixed.as_tf(4, image_size=16, supervised=True).element_spec
     assert (image.shape, label.shape) == ((4, 16, 16, 3), (4,))
-
-
-def test_single_examples_are_mixed_too(mixed: imagebeam.Mixture) -> None:
-    examples = mixed.as_tf(**OPTIONS, num_epochs=1)
-    keys = [each["image/key"].decode() for each in examples.as_numpy_iterator()]
-    assert keys == keys_of(mixed.as_numpy(5, **OPTIONS, num_epochs=1, drop_remainder=False))
 
 
 def test_mixture_ends_where_the_first_dataset_was_read_and_logs_it(
     mixed: imagebeam.Mixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "imagebeam.dataset"):
-        keys = keys_of(mixed.as_numpy(1, **OPTIONS, num_epochs=1))
+        keys = keys_in(mixed.as_numpy(1, **OPTIONS, num_epochs=1))
     counts = collections.Counter(key[0] for key in keys)
     assert f"the mixture ends after {len(keys)} examples of this order, where num_epochs=1 of a dataset" in caplog.text
     for name, size in SIZES.items():
         assert f"{counts[name] / size:.2f} epochs of train in " in caplog.text
     endless = mixed.as_numpy(50, **OPTIONS)
-    assert len(keys_of(next(endless) for _ in range(10))) == 500
+    assert len(keys_in(next(endless) for _ in range(10))) == 500
 
 
 @pytest.mark.parametrize("num_epochs", [1, 3])
@@ -240,24 +210,17 @@ def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uni
         for one, other in zip(made[2:], resumed, strict=True):
             assert one.keys() == other.keys()
             assert all((one[name] == other[name]).all() for name in one)
-    first_epoch = [key for made in expected for key in keys_of(made[:2])]
+    first_epoch = [key for made in expected for key in keys_in(made[:2])]
     assert len(first_epoch) == len(set(first_epoch)) == 12
 
 
 # --- what does not go together ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"labels": ("cat", "cow")},
-        {"labels": ("dog", "cat")},
-        {"labels": (*LABELS, "owl")},
-        {"labels": ()},
-        {"label_base": 0},
-    ],
-    ids=["other", "order", "more", "none", "base"],
-)
+OTHER_CLASSES = [{"labels": each} for each in (("cat", "cow"), ("dog", "cat"), (*LABELS, "owl"), ())]
+
+
+@pytest.mark.parametrize("changed", [*OTHER_CLASSES, {"label_base": 0}], ids=str)
 def test_datasets_of_other_classes_are_not_mixed(parts: Parts, tmp_path: pathlib.Path, changed: dict[str, Any]) -> None:
     other = make(tmp_path, "other", 4, **changed)
     with error_texts.raises("mixture-classes-differ"):
@@ -276,27 +239,18 @@ def test_datasets_whose_features_differ_are_not_mixed(parts: Parts, tmp_path: pa
     other = written.write(tmp_path / "y", (*renamed, written.LABEL), values, labels=LABELS, label_base=1)
     with error_texts.raises("mixture-features-differ"):
         imagebeam.mix([parts[0], (other, "train")], [1, 1], 2)
-
-
-def test_bare_pixels_and_files_are_not_mixed(parts: Parts, tmp_path: pathlib.Path) -> None:
     values = [{**written.raw_values(np.zeros((4, 4, 3), np.uint8), 0), features.LABEL: 1}] * 3
     raw = written.write(tmp_path / "raw", (*written.IMAGE, written.LABEL), values, labels=LABELS, label_base=1)
     with error_texts.raises("mixture-features-differ"):
         imagebeam.mix([parts[0], (raw, "train")], [1, 1], 2)
 
 
-def test_wrong_weights_are_refused(parts: Parts) -> None:
+def test_what_no_mixture_can_do_is_refused(parts: Parts, mixed: imagebeam.Mixture) -> None:
     for weights in [[], [1], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")]]:
         with case_tables.named(weights), error_texts.raises("weights-mismatch"):
             imagebeam.Mixture(parts[:2], weights)
-
-
-def test_batch_that_no_mixture_fills_is_refused(mixed: imagebeam.Mixture) -> None:
     with error_texts.raises("batch-never-full"):
         mixed.as_tf(500, num_epochs=1)
-
-
-def test_mixture_refuses_next_epoch_each_iteration(mixed: imagebeam.Mixture) -> None:
     with error_texts.raises("mixture-whole-epochs"):
         mixed.as_tf(4, num_epochs=1, next_epoch_each_iteration=True)
 
@@ -342,13 +296,13 @@ def test_broken_record_of_any_dataset_is_named_or_skipped(parts: Parts, tmp_path
         errors.ExampleError, match=r"record 0 of shard .*broken/train-00001-of-00003.tfrecord, key 'c3'"
     ):
         list(imagebeam.Mixture(pair, [1, 1]).as_numpy(2, **options))
-    keys = keys_of(imagebeam.Mixture(pair, [1, 1]).as_numpy(2, **options, on_error="skip"))
+    keys = keys_in(imagebeam.Mixture(pair, [1, 1]).as_numpy(2, **options, on_error="skip"))
     assert {key for key in keys if key.startswith("c")} == {f"c{index}" for index in range(7)} - {"c3"}
 
 
 def test_datasets_may_be_filtered_and_parts_of_splits(parts: Parts) -> None:
     pair = [(parts[0][0].filter(["dog"]), "train[10:30]"), parts[1]]
-    keys = keys_of(imagebeam.Mixture(pair, [1, 1]).as_numpy(1, **OPTIONS, num_epochs=1))
+    keys = keys_in(imagebeam.Mixture(pair, [1, 1]).as_numpy(1, **OPTIONS, num_epochs=1))
     assert {key for key in keys if key.startswith("a")} == {f"a{index}" for index in range(11, 30, 2)}
 
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import imagebeam
 from imagebeam.reader import batch_schedule, mixture_pattern
 from tests import case_tables, error_texts
-from tests.unit.imagebeam.reader import restarts
-from tests.unit.imagebeam.test_mixed_dataset import OPTIONS, SIZES, Parts, keys_of, make
+from tests.unit.imagebeam.reader import restarts, sized_sets
+from tests.unit.imagebeam.reader.feeding import keys_in
+from tests.unit.imagebeam.test_mixed_dataset import OPTIONS, SIZES, Parts, make
 
 POINTS = [(0, [1, 0, 0]), (6, [2, 1, 1]), (7, [0, 1, 1]), (30, [0, 3, 1])]
 SPLIT_SIZES = [*SIZES.values()]
@@ -140,27 +141,20 @@ def test_row_of_a_step_is_the_same_on_any_number_of_processes(
 
 
 def test_batches_follow_the_schedule_in_every_feed(parts: Parts) -> None:
-    tf, jax = pytest.importorskip("tensorflow"), pytest.importorskip("jax")
     mixture = imagebeam.Mixture(parts, [(0, [1, 0, 0]), (4, [0, 1, 1])])
-    expected = [keys_of([batch]) for batch in itertools.islice(mixture.as_numpy(8, **OPTIONS), 6)]
+    expected = [keys_in([batch]) for batch in itertools.islice(mixture.as_numpy(8, **OPTIONS), 6)]
     counts = [[sum(key.startswith(name) for key in keys) for name in SIZES] for keys in expected]
     assert counts[:4] == [[8, 0, 0], [6, 1, 1], [4, 2, 2], [2, 3, 3]]
     assert [count for count, _, _ in counts[4:]] == [0, 0]
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    strategy = tf.distribute.OneDeviceStrategy("cpu:0")
-    for batches in (
-        imagebeam.mix(parts, [(0, [1, 0, 0]), (4, [0, 1, 1])], 8, **OPTIONS).as_numpy_iterator(),
-        mixture.as_jax(sharding, 8, **OPTIONS),
-        mixture.as_distributed(strategy, 8, **OPTIONS),
-        mixture.as_grain_batches(8, **OPTIONS),
-    ):
-        assert [keys_of([batch]) for batch in itertools.islice(batches, 6)] == expected
+    sized_sets.check_feeds(mixture, 8, has_singles=False, **OPTIONS, num_epochs=1)
+    mixed = imagebeam.mix(parts, [(0, [1, 0, 0]), (4, [0, 1, 1])], 8, **OPTIONS)
+    assert [keys_in([batch]) for batch in mixed.take(6).as_numpy_iterator()] == expected
     assert str(mixture).startswith("Mixture(1 to 0 of 'train' in ")
 
 
 def test_mixture_ends_where_a_dataset_was_read_though_another_comes_no_more(parts: Parts) -> None:
     mixture = imagebeam.Mixture(parts, [(0, [1, 1, 1]), (2, [0, 1, 0])])
-    keys = keys_of(mixture.as_numpy(6, **OPTIONS, num_epochs=1, drop_remainder=False))
+    keys = keys_in(mixture.as_numpy(6, **OPTIONS, num_epochs=1, drop_remainder=False))
     assert sorted(key for key in keys if key[0] == "b") == sorted(f"b{index}" for index in range(SIZES["b"]))
     assert mixture.num_batches(6, drop_remainder=False) == -(-len(keys) // 6)
 

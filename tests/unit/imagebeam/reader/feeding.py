@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import pytest
 
 from tests import command_line
 
@@ -20,6 +23,21 @@ def flat(batches: Sequence[Sequence[str]]) -> list[str]:
 
 def keys_of(examples: Iterator[Mapping[str, Any]]) -> list[str]:
     return [each["image/key"].decode() for each in examples]
+
+
+def one_device() -> Any:
+    """Returns a sharding that puts whole arrays on the first device of JAX."""
+    jax = pytest.importorskip("jax")
+    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+
+def keys_in(batches: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns the keys of batches in their order, without padding."""
+    found: list[str] = []
+    for batch in batches:
+        real = np.asarray(batch.get("mask", np.ones(len(batch["image/key"]), bool)))
+        found += [key.decode() for key in np.asarray(batch["image/key"])[real]]
+    return found
 
 
 def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) -> command_line.Process:

@@ -194,6 +194,26 @@ def check_refused(schedules: Schedules) -> None:
     assert refused.value.code == "process-no-examples"
 
 
+def values_of(
+    batch: Mapping[str, Any], repeats: int = 1, names: Sequence[str] | None = None
+) -> dict[tuple[int, int], dict[str, Any]]:
+    """Returns the values of each example that is no padding, by its record and how often it was read before.
+
+    Args:
+        batch: with metadata.
+        repeats: copies of a record in an epoch.
+        names: of the values, all by default.
+    """
+    found = {}
+    is_real = batch.get("mask", np.ones(len(batch["record"]), bool))
+    wanted = batch.keys() - {"mask"} if names is None else names
+    for row in np.flatnonzero(is_real).tolist():
+        rounds = int(batch["epoch"][row]) * repeats + int(batch["copy"][row] if repeats > 1 else 0)
+        found[int(batch["record"][row]), rounds] = {name: np.asarray(batch[name][row]).tolist() for name in wanted}
+    assert len(found) == is_real.sum()
+    return found
+
+
 def values_around_a_restart(
     dataset: imagebeam.ImageDataset,
     data: st.DataObject,

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 import imagebeam
 from imagebeam import features
-from tests import image_sets, pictures
+from tests import case_tables, image_sets, pictures
 from tests.unit.imagebeam.reader import written
+from tests.unit.imagebeam.reader.feeding import one_device
 
 Batch = Mapping[str, Any]
 SIDES = [(40, 30), (30, 40), (64, 64), (20, 61), (33, 47), (90, 25), (50, 50), (48, 32), (14, 13), (31, 70), (64, 20)]
@@ -65,7 +67,9 @@ def write(
 def of_jax(read: Any, size: int | None, **options: Any) -> Iterator[Batch]:
     import jax
 
-    yield from read.as_jax(jax.sharding.SingleDeviceSharding(jax.devices()[0]), size, **options)
+    for batch in read.as_jax(one_device(), size, **options):
+        assert all(isinstance(each, jax.Array) or each.dtype == object for each in batch.values())
+        yield batch
 
 
 FEEDS: dict[str, Callable[..., Iterator[Batch]]] = {
@@ -76,13 +80,32 @@ FEEDS: dict[str, Callable[..., Iterator[Batch]]] = {
 
 
 class OfSplit:
-    """Feeds of the split train, with the arguments of those of a mixture."""
+    """Feeds of a split, with the arguments of those of a mixture."""
 
-    def __init__(self, dataset: imagebeam.ImageDataset):
-        self._dataset = dataset
+    def __init__(self, dataset: imagebeam.ImageDataset, split: str = "train"):
+        self._dataset, self._split = dataset, split
 
     def __getattr__(self, name: str) -> Any:
-        return functools.partial(getattr(self._dataset, name), "train")
+        return functools.partial(getattr(self._dataset, name), self._split)
+
+    def as_distributed(self, strategy: Any, size: int, **options: Any) -> Any:
+        return self._dataset.as_distributed(strategy, self._split, size, **options)
+
+
+def check_feeds(read: Any, size: int, has_singles: bool = True, **options: Any) -> None:
+    """Checks that every feed of a split or mixture, and its single examples, have what `as_numpy` has."""
+    tf = pytest.importorskip("tensorflow")
+    expected = list(read.as_numpy(size, **options))
+    assert expected
+    feeds = {name: feed(read, size, **options) for name, feed in FEEDS.items()}
+    feeds["as_distributed"] = iter(read.as_distributed(tf.distribute.OneDeviceStrategy("cpu:0"), size, **options))
+    if has_singles:
+        singles = read.as_tf(**options).batch(size, drop_remainder=options.get("shuffle", "") is not None)
+        feeds["single examples"] = singles.as_numpy_iterator()
+    for name, batches in feeds.items():
+        for found, batch in zip(batches, expected, strict=True):
+            with case_tables.named(name):
+                check_equal(found, batch)
 
 
 def check_equal(found: Batch, expected: Batch) -> None:

@@ -13,6 +13,7 @@ import imagebeam
 from imagebeam import errors, features
 from tests import error_texts
 from tests.unit.imagebeam.reader import written
+from tests.unit.imagebeam.reader.feeding import one_device
 
 tf = pytest.importorskip("tensorflow")
 
@@ -74,9 +75,7 @@ def by_numpy(dataset: imagebeam.ImageDataset, **options: Any) -> Rows:
 
 
 def by_jax(dataset: imagebeam.ImageDataset, **options: Any) -> Rows:
-    jax = pytest.importorskip("jax")
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return rows_of(dataset.as_jax("train", sharding, 4, **WHOLE, **options))
+    return rows_of(dataset.as_jax("train", one_device(), 4, **WHOLE, **options))
 
 
 def by_distributed(dataset: imagebeam.ImageDataset, **options: Any) -> Rows:

@@ -205,6 +205,11 @@ def test_state_of_padding_is_refused_by_a_reader_of_further_epochs() -> None:
             assert state_of(epochs, 0, shuffle=shuffle, num_epochs=2, state=before).position == 8
 
 
+def test_global_order_of_compressed_shards_is_refused() -> None:
+    with error_texts.raises("shards-compressed"):
+        state_of(SelectionEpochs(restarts.select_all([50], is_compressed=True)), shuffle="global")
+
+
 def test_state_between_two_processes_is_refused() -> None:
     options = {"process_count": 2, "shuffle": None}
     state = dataclasses.replace(state_of(epochs_of([50]), **options), position=7)

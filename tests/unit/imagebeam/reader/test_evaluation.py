@@ -10,6 +10,7 @@ import pytest
 
 import imagebeam
 from tests import datasets, docs_pages, error_texts, image_sets
+from tests.unit.imagebeam.reader import sized_sets
 
 tf = pytest.importorskip("tensorflow")
 
@@ -27,29 +28,16 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
     return imagebeam.open_dataset(folder / "out")
 
 
-def every_feed(dataset: imagebeam.ImageDataset, split: str, **options: Any) -> dict[str, list[Any]]:
-    """Returns the batches of each feed, of four examples."""
-    jax = pytest.importorskip("jax")
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    mixture = imagebeam.Mixture([(dataset, split)], [1])
-    return {
-        "as_tf": list(dataset.as_tf(split, 4, **options).as_numpy_iterator()),
-        "as_numpy": list(dataset.as_numpy(split, 4, **options)),
-        "as_jax": list(dataset.as_jax(split, device, 4, **options)),
-        "as_distributed": list(dataset.as_distributed(tf.distribute.get_strategy(), split, 4, **options)),
-        "mixture": list(mixture.as_numpy(4, **options)),
-    }
-
-
 def test_evaluation_counts_examples_once_and_crops_the_middle_in_every_feed(dataset: imagebeam.ImageDataset) -> None:
     options = {"image_size": SIZE, "features": ("image/key",)}
     explicit = {"crop": "center", "flip": False, "num_epochs": 1, "pad": True}
     expected = list(dataset.as_numpy("test", 4, **options, **explicit, shuffle=None))
-    for name, batches in every_feed(dataset, "test", **options, shuffle=None).items():
-        assert len(batches) == len(expected) == -(-dataset.num_examples("test") // 4), name
-        for batch, other in zip(batches, expected, strict=True):
-            for key in ("image", "label", "mask", "image/key"):
-                assert (np.asarray(batch[key]) == other[key]).all(), (name, key)
+    assert len(expected) == -(-dataset.num_examples("test") // 4)
+    of_split = sized_sets.OfSplit(dataset, "test")
+    sized_sets.check_feeds(of_split, 4, has_singles=False, **options, shuffle=None)
+    for read in (of_split, imagebeam.Mixture([(dataset, "test")], [1])):
+        for batch, other in zip(read.as_numpy(4, **options, shuffle=None), expected, strict=True):
+            sized_sets.check_equal(batch, other)
     assert sum(batch["mask"].sum() for batch in expected) == dataset.num_examples("test")
 
 

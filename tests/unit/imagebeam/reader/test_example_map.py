@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import hypothesis
@@ -17,7 +16,7 @@ from PIL import Image
 import imagebeam
 from tests import case_tables, docs_pages, error_texts
 from tests.unit.imagebeam.reader.feeding import SIZE
-from tests.unit.imagebeam.reader.restarts import WAYS
+from tests.unit.imagebeam.reader.restarts import WAYS, values_around_a_restart, values_of
 
 Example = dict[str, Any]
 BASE: dict[str, Any] = {"image_size": 8, "seed": 3, "metadata": True, "features": ("image/key",)}
@@ -39,23 +38,11 @@ def identity(value: Example, rng: np.random.Generator) -> Example:
     return value
 
 
-def values_of(batch: Mapping[str, Any]) -> dict[tuple[int, int], list[Any]]:
-    """Returns the values of each example that is no padding, by its epoch and record."""
-    is_real = batch.get("mask", np.ones(len(batch["image"]), bool))
-    rows = np.flatnonzero(is_real).tolist()
-    found = {}
-    for row in rows:
-        own = {name: np.asarray(each[row]).tolist() for name, each in batch.items() if name not in ("mask", "mixed")}
-        found[int(batch["epoch"][row]), int(batch["record"][row])] = [own]
-    assert len(found) == len(rows)
-    return found
-
-
 @pytest.fixture(scope="module")
 def in_one_process(dataset: imagebeam.ImageDataset) -> Any:
     @functools.cache
-    def read(crop: str) -> dict[tuple[int, int], list[Any]]:
-        found: dict[tuple[int, int], list[Any]] = {}
+    def read(crop: str) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
         options = {**BASE, "shuffle": None, "num_epochs": 2, "crop": crop, "map": augment}
         for batch in dataset.as_numpy("train", 13, **options):
             found |= values_of(batch)
@@ -86,19 +73,7 @@ def test_example_is_the_same_in_any_process_and_after_any_restart(
 ) -> None:
     expected = in_one_process(crop)
     options = {**BASE, **WAYS[way], "shuffle": shuffle, "num_epochs": 2, "crop": crop, "map": augment}
-    readers = [
-        dataset.as_numpy("train", size, **options, process_count=count, process_index=index) for index in range(count)
-    ]
-    seen: dict[tuple[int, int], list[Any]] = {}
-    for _ in range(data.draw(st.integers(0, 2 * SIZE // (size * count) - 1), "steps before the restart")):
-        for reader in readers:
-            seen |= values_of(next(reader))
-    [state] = {json.dumps(reader.state().to_dict()) for reader in readers}
-    count = data.draw(st.integers(1, 4), "processes after the restart") if shuffle == "global" else count
-    again = {**options, "state": imagebeam.ReaderState.from_dict(json.loads(state)), "process_count": count}
-    for index in range(count):
-        for batch in dataset.as_numpy("train", size, **again, process_index=index):
-            seen |= values_of(batch)
+    seen = values_around_a_restart(dataset, data, options, size, count, 2 * SIZE, values_of)
     assert seen.items() <= expected.items() if way == "drop" else seen == expected
 
 

@@ -117,7 +117,7 @@ def test_source_of_compressed_shards_is_refused(tmp_path: pathlib.Path) -> None:
 def test_source_without_images_is_refused_if_they_are_to_be_decoded(tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in", ["cat"], 3)
     sections = {"source": {"uri": str(tmp_path / "in")}, "output": {"uri": str(tmp_path / "out")}}
-    convert.convert({**sections, "features": {"image/encoded": None}, "label": {"by": "none"}})
+    convert.convert({**sections, "features": {"image/encoded": None}, "label": {"by": "none"}}, workers=1)
     dataset = imagebeam.open_dataset(str(tmp_path / "out"))
     with error_texts.raises("dataset-no-images"):
         dataset.as_grain("train")
@@ -149,7 +149,8 @@ def test_source_at_an_image_that_cannot_be_decoded_names_it(tmp_path: pathlib.Pa
     (tmp_path / "in" / "cat").mkdir(parents=True)
     bad = header + chunk(b"IDAT", b"no zlib stream") + chunk(b"IEND", b"")  # whole in structure, with good checksums
     (tmp_path / "in" / "cat" / "bad.png").write_bytes(bad)
-    convert.convert({"source": {"uri": str(tmp_path / "in")}, "output": {"uri": str(tmp_path / "out")}})
+    sections = {"source": {"uri": str(tmp_path / "in")}, "output": {"uri": str(tmp_path / "out")}}
+    convert.convert(sections, workers=1)
     source = imagebeam.open_dataset(str(tmp_path / "out")).as_grain("train")
     expected = r"record 0 of shard .*, key 'cat/bad.png', byte offset 0: the image cannot be decoded, Pillow: "
     with pytest.raises(errors.ExampleError, match=expected):

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 import imagebeam
 from imagebeam import features
 from tests import datasets, error_texts, image_sets
-from tests.unit.imagebeam.reader import written
+from tests.unit.imagebeam.reader import sized_sets, written
 
 SIDES = (60, 48)  # height and width of the smaller images
 LEVEL = 4  # levels of brightness from one row to the next
@@ -108,9 +107,18 @@ def batches_of(dataset: imagebeam.ImageDataset, feed: str, **options: Any) -> li
     return list(dataset.as_tf("train", COUNT, **options).as_numpy_iterator())
 
 
-@pytest.mark.parametrize("factors", [(1, 1), (1, 2), (2, 1)], ids=["equal", "target twice", "image twice"])
-@pytest.mark.parametrize("image_format", ["PNG", "JPEG"])
-@pytest.mark.parametrize(("feed", "decoder"), [("as_numpy", "auto"), ("as_tf", "pillow")])
+# Each pair of two settings.
+@pytest.mark.parametrize(
+    ("image_format", "factors", "feed", "decoder"),
+    [
+        ("PNG", (1, 1), "as_numpy", "auto"),
+        ("PNG", (1, 2), "as_tf", "pillow"),
+        ("PNG", (2, 1), "as_numpy", "auto"),
+        ("JPEG", (1, 1), "as_tf", "pillow"),
+        ("JPEG", (1, 2), "as_numpy", "auto"),
+        ("JPEG", (2, 1), "as_tf", "pillow"),
+    ],
+)
 def test_extra_images_have_the_geometry_of_the_image(
     tmp_path: pathlib.Path, image_format: str, feed: str, decoder: str, factors: tuple[int, int]
 ) -> None:
@@ -171,18 +179,6 @@ def test_the_image_is_the_same_with_and_without_extra_images(tmp_path: pathlib.P
     for alone, beside in zip(batches_of(dataset, "as_numpy", images=[]), batches_of(dataset, "as_numpy"), strict=True):
         assert alone.keys() == beside.keys() - {"target", "segmentation"}
         assert np.array_equal(alone["image"], beside["image"])
-
-
-def test_restored_state_gives_the_same_crops_of_all_images(tmp_path: pathlib.Path) -> None:
-    dataset = write(tmp_path / "set")
-    options = {"image_size": SIZE, "images": ["target", "segmentation"], "shuffle": "global"}
-    batches = dataset.as_numpy("train", 2, **options)
-    for _ in range(3):
-        next(batches)
-    state, expected = batches.state(), [next(batches) for _ in range(4)]
-    resumed = dataset.as_numpy("train", 2, state=state, **options)
-    for batch in expected:
-        assert all(np.array_equal(each, batch[name]) for name, each in next(resumed).items())
 
 
 @pytest.mark.parametrize("decoder", ["auto", "pillow"])
@@ -303,13 +299,6 @@ def test_bytes_of_an_extra_image_under_a_crop_are_logged(
     assert "images=['target'] decodes them alike" in caplog.text
 
 
-def test_jax_and_distributed_batches_have_the_images_of_numpy(tmp_path: pathlib.Path) -> None:
-    jax = pytest.importorskip("jax")
-    dataset = write(tmp_path / "set")
-    options: dict[str, Any] = {"image_size": SIZE, "images": ["target", "segmentation"]}
-    expected = next(dataset.as_numpy("train", 4, **options))
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    by_jax = next(dataset.as_jax("train", sharding, 4, **options))
-    distributed = next(iter(dataset.as_distributed(tf.distribute.get_strategy(), "train", 4, **options)))
-    for name in ("image", "target", "segmentation"):
-        assert np.array_equal(by_jax[name], expected[name]) and np.array_equal(distributed[name], expected[name])
+def test_every_feed_has_the_images_of_numpy(tmp_path: pathlib.Path) -> None:
+    options: dict[str, Any] = {"image_size": SIZE, "images": ["target", "segmentation"], "num_epochs": 2}
+    sized_sets.check_feeds(sized_sets.OfSplit(write(tmp_path / "set")), 4, **options)

@@ -18,7 +18,7 @@ from imagebeam.reader import batch_schedule, batch_stream, feeds
 from imagebeam.reader.record_order import ReaderState
 from tests import datasets, error_texts, patience
 from tests.unit.imagebeam.reader import restarts
-from tests.unit.imagebeam.reader.feeding import SIZE, finish, flat, start
+from tests.unit.imagebeam.reader.feeding import SIZE, finish, flat, one_device, start
 
 tf = pytest.importorskip("tensorflow")
 
@@ -129,29 +129,24 @@ def test_reader_ahead_is_bounded_and_ends_with_its_iterator() -> None:
     assert gone() is None
 
 
-def _keep_reading(kind: str, directory: str) -> None:
-    """Leaves an endless iterator that reads ahead."""
+def _keep_reading(directory: str) -> None:
+    """Leaves endless iterators that read ahead."""
     dataset = imagebeam.open_dataset(directory)
     options: dict[str, Any] = {"image_size": 16}
-    if kind == "as_tf":
-        batches = iter(dataset.as_tf("train", 50, **options))
-    elif kind == "as_numpy":
-        batches = dataset.as_numpy("train", 50, **options)
-    else:
-        import jax
-
-        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        batches = dataset.as_jax("train", sharding, 50, **options)
-    for _ in range(3):
+    every = [
+        iter(dataset.as_tf("train", 50, **options)),
+        dataset.as_numpy("train", 50, **options),
+        dataset.as_jax("train", one_device(), 50, **options),
+    ]
+    for batches in every * 3:
         next(batches)
-    globals()["kept"] = batches  # lives as long as the interpreter
+    globals()["kept"] = every  # live as long as the interpreter
     print("true", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["as_tf", "as_numpy", "as_jax"])
-def test_program_ends_while_an_iterator_reads_ahead(kind: str, directory: pathlib.Path) -> None:
-    assert finish(start(_keep_reading, kind, str(directory)))
+def test_program_ends_while_iterators_read_ahead(directory: pathlib.Path) -> None:
+    assert finish(start(_keep_reading, str(directory)))
 
 
 OPTIONS_OF_FORK: dict[str, Any] = {"image_size": 8, "num_epochs": 1}
@@ -166,13 +161,24 @@ def _tell(read: Callable[[], Any], told: Any) -> None:
 
 
 def _fork_a_reader(directory: str) -> None:
-    """Reads with every feed here and then in forked processes, where iterators of this process go on, too."""
-    import jax
+    """Reads with every feed here and then in forked processes, where iterators of this process go on, too.
+
+    Before, two forked processes read of a dataset that is only opened here.
+    """
+    dataset = imagebeam.open_dataset(directory)
+    forks = multiprocessing.get_context("fork")
+    told = forks.SimpleQueue()
+    read_all: Callable[[], Any] = lambda: list(dataset.as_numpy("train", 4, **OPTIONS_OF_FORK))  # noqa: E731
+    both = [forks.Process(target=_tell, args=(read_all, told)) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join(patience.HANG_SEC)
+    results = {f"before {number}": told.get() for number in range(2)}
     import tensorflow as tf
 
-    dataset = imagebeam.open_dataset(directory)
+    device = one_device()
     mixture = imagebeam.Mixture([(dataset, "train"), (dataset, "train")], [1, 1])
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     here, on_jax = (
         dataset.as_numpy("train", 4, **OPTIONS_OF_FORK),
         dataset.as_jax("train", device, 4, **OPTIONS_OF_FORK),
@@ -192,8 +198,6 @@ def _fork_a_reader(directory: str) -> None:
         "restored": lambda: here.restore(None),
         "as_grain": lambda: dataset.as_grain("train")[0],  # has no threads
     }
-    forks = multiprocessing.get_context("fork")
-    results = {}
     for name, read in reads.items():
         told = forks.SimpleQueue()
         process = forks.Process(target=_tell, args=(read, told))
@@ -210,27 +214,6 @@ def test_iterators_of_the_parent_are_refused_in_a_forked_process(directory: path
     for name in ("iterator", "iterator of JAX", "as_tf", "as_distributed"):
         assert "was forked from process" in results.pop(name)
     assert set(results.values()) == {"read"}, results
-
-
-def _read_after_fork(directory: str) -> None:
-    """Reads in two forked processes of one that has only opened the dataset."""
-    dataset = imagebeam.open_dataset(directory)
-    forks = multiprocessing.get_context("fork")
-    told = forks.SimpleQueue()
-    both = [
-        forks.Process(target=_tell, args=(lambda: list(dataset.as_numpy("train", 4, **OPTIONS_OF_FORK)), told))
-        for _ in range(2)
-    ]
-    for each in both:
-        each.start()
-    for each in both:
-        each.join(patience.HANG_SEC)
-    print(json.dumps([told.get() for _ in both]))
-
-
-@pytest.mark.slow
-def test_processes_forked_before_the_first_read_read_alone(directory: pathlib.Path) -> None:
-    assert finish(start(_read_after_fork, str(directory))) == ["read", "read"]
 
 
 def _feed_two_replicas(directory: str) -> None:
@@ -329,7 +312,6 @@ def test_metrics_of_every_iterator_count_hits_of_the_cache(
     mixed = mixture.as_numpy(4, **options)
     list(mixed)
     assert mixed.metrics()["cache_misses"] == 0 < mixed.metrics()["cache_hits"]
-    jax = pytest.importorskip("jax")
-    batches = again.as_jax("train", jax.sharding.SingleDeviceSharding(jax.devices()[0]), 4, **options)
+    batches = again.as_jax("train", one_device(), 4, **options)
     list(batches)
     assert batches.metrics().keys() == NAMES

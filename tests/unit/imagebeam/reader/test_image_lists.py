@@ -13,7 +13,7 @@ from PIL import Image
 import imagebeam
 from imagebeam import features
 from tests import case_tables, error_texts, image_sets
-from tests.unit.imagebeam.reader import written
+from tests.unit.imagebeam.reader import sized_sets, written
 
 COUNTS = (2, 1, 4, 3, 1, 2)  # images of the examples
 SIZE = (20, 24)
@@ -83,28 +83,9 @@ def test_images_of_equal_sides_have_one_crop_and_flip(tmp_path: pathlib.Path, de
     assert len(seen) > len(COUNTS)  # drawn again in each epoch
 
 
-def test_restored_state_gives_the_same_batches(tmp_path: pathlib.Path) -> None:
-    options: dict[str, Any] = {"image_size": SIZE, "max_images": 2, "shuffle": "global", "features": ["image/height"]}
-    batches = write(tmp_path / "set").as_numpy("train", 2, **options)
-    for _ in range(4):
-        next(batches)
-    state, expected = batches.state(), [next(batches) for _ in range(4)]
-    resumed = write(tmp_path / "again").as_numpy("train", 2, state=state, **options)
-    for batch in expected:
-        following = next(resumed)
-        assert all(np.array_equal(batch[name], following[name]) for name in ("image", "image/count"))
-
-
-def test_jax_and_single_examples_have_the_images_of_numpy(tmp_path: pathlib.Path) -> None:
-    jax = pytest.importorskip("jax")
-    dataset = write(tmp_path / "set")
-    options: dict[str, Any] = {"image_size": SIZE, "max_images": 3, "shuffle": "global"}
-    expected = next(dataset.as_numpy("train", 4, **options))
-    by_jax = next(dataset.as_jax("train", jax.sharding.SingleDeviceSharding(jax.devices()[0]), 4, **options))
-    singles = [*dataset.as_tf("train", **options).take(4).as_numpy_iterator()]
-    for name in ("image", "image/count"):
-        assert np.array_equal(by_jax[name], expected[name])
-        assert np.array_equal([each[name] for each in singles], expected[name])
+def test_every_feed_has_the_images_of_numpy(tmp_path: pathlib.Path) -> None:
+    options: dict[str, Any] = {"image_size": SIZE, "max_images": 3, "shuffle": "global", "num_epochs": 1}
+    sized_sets.check_feeds(sized_sets.OfSplit(write(tmp_path / "set")), 3, **options)
 
 
 def test_grain_gives_all_images_in_their_sizes(tmp_path: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ import imagebeam
 from imagebeam import errors
 from imagebeam.reader import jax_iterator, record_order
 from tests import datasets, error_texts, patience, recipe_sets
-from tests.unit.imagebeam.reader.feeding import SIZE, finish, flat, start
+from tests.unit.imagebeam.reader.feeding import SIZE, finish, flat, one_device, start
 
 
 @dataclasses.dataclass
@@ -42,12 +42,6 @@ class StubBatches(Iterator[dict[str, np.ndarray]]):
 
     def state(self) -> record_order.ReaderState:
         return record_order.ReaderState(0, 0, self.num_read)
-
-
-def one_device() -> Any:
-    import jax
-
-    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 
 def iterate_stub(*batches: dict[str, np.ndarray]) -> tuple[jax_iterator.JaxIterator, StubBatches]:

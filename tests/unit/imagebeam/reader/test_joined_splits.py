@@ -18,7 +18,7 @@ import imagebeam
 from imagebeam import features
 from imagebeam.reader import record_selection
 from tests import case_tables, error_texts
-from tests.unit.imagebeam.reader import restarts, written
+from tests.unit.imagebeam.reader import restarts, sized_sets, written
 
 NUM_TRAIN, NUM_VALIDATION = 31, 12
 TRAIN, VALIDATION = range(NUM_TRAIN), range(NUM_TRAIN, NUM_TRAIN + NUM_VALIDATION)  # keys of the examples
@@ -120,18 +120,8 @@ def test_job_reads_each_example_of_all_parts_once_and_goes_on_from_any_step(
 
 
 def test_every_feed_reads_the_joined_splits(plain: imagebeam.ImageDataset) -> None:
-    tf, jax = pytest.importorskip("tensorflow"), pytest.importorskip("jax")
-    text, options = "train[:10]+validation", {**OPTIONS, "num_epochs": 1, "drop_remainder": False}
-    expected = keys_of(plain.as_numpy(text, 11, **options))
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    strategy = tf.distribute.OneDeviceStrategy("cpu:0")
-    for batches in (
-        plain.as_tf(text, 11, **options).as_numpy_iterator(),
-        plain.as_jax(text, sharding, 11, **{**options, "drop_remainder": True}),
-        plain.as_distributed(strategy, text, 11, **options),
-        plain.as_grain_batches(text, 11, **options),
-    ):
-        assert keys_of(batches) == expected
+    text = "train[:10]+validation"
+    sized_sets.check_feeds(sized_sets.OfSplit(plain, text), 11, **OPTIONS, num_epochs=1)
     source = plain.as_grain(text)
     assert [int(source[index]["image/key"]) for index in range(len(source))] == [*TRAIN[:10], *VALIDATION]
 

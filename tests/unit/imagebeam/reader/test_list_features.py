@@ -14,6 +14,7 @@ import imagebeam
 from imagebeam import errors, features, records
 from tests import case_tables, error_texts, written_files
 from tests.unit.imagebeam.reader import written
+from tests.unit.imagebeam.reader.feeding import one_device
 
 tf = pytest.importorskip("tensorflow")
 
@@ -187,7 +188,7 @@ def test_numpy_batches_have_lists_as_arrays_in_an_object_array(objects: imagebea
 
 def test_jax_takes_only_lists_of_one_length(objects: imagebeam.ImageDataset) -> None:
     jax = pytest.importorskip("jax")
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    sharding = one_device()
     with error_texts.raises("list-size-missing"):
         objects.as_jax("train", sharding, 4, features=("image/key", XMIN), **WHOLE)
     batch = next(objects.as_jax("train", sharding, 4, features=("image/key", XMIN), list_size=3, **WHOLE))

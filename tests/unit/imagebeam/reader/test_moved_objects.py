@@ -14,6 +14,7 @@ from PIL import Image
 import imagebeam
 from imagebeam.reader import moved_objects
 from tests import case_tables, datasets, error_texts, image_sets, object_sets
+from tests.unit.imagebeam.reader import sized_sets
 
 SIZE = (96, 80)
 ALL = imagebeam.Objects(masks=(48, 40), keypoints=True, min_visible=0.31, max=4, features=["image/object/area"])
@@ -180,24 +181,6 @@ def test_objects_of_other_categories_are_left_out(dataset: pathlib.Path) -> None
         assert not other["labels"].any()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_every_process_count_gives_the_same_objects(dataset: pathlib.Path, count: int) -> None:
-    names = ("boxes", "masks", "keypoints", "valid")
-    options: dict[str, Any] = {"shuffle": "global", "crop": "random", "drop_remainder": True, "num_epochs": 1}
-    [*alone] = imagebeam.open_dataset(dataset).as_numpy("train", 6, image_size=SIZE, objects=ALL, **options)
-    parts = [
-        list(
-            imagebeam.open_dataset(dataset).as_numpy(
-                "train", 6 // count, image_size=SIZE, objects=ALL, process_index=index, process_count=count, **options
-            )
-        )
-        for index in range(count)
-    ]
-    for batch, *shares in zip(alone, *parts, strict=True):
-        for name in names:
-            np.testing.assert_array_equal(batch[name], np.concatenate([share[name] for share in shares]))
-
-
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("option-bad-value", {"boxes": "xxyy"}),
     ("option-bad-value", {"max": 0}),
@@ -277,18 +260,8 @@ def test_pairs_of_keypoints_are_asked_for_if_their_names_do_not_tell_them() -> N
 
 
 def test_every_feed_gives_the_same_objects(dataset: pathlib.Path) -> None:
-    jax = pytest.importorskip("jax")
-    opened = imagebeam.open_dataset(dataset)
     options: dict[str, Any] = {"image_size": SIZE, "objects": ALL, "num_epochs": 1, "shuffle": "global"}
-    [expected] = opened.as_numpy("train", 6, **options)
-    [of_tensorflow] = opened.as_tf("train", 6, **options).as_numpy_iterator()
-    [of_jax] = opened.as_jax("train", jax.sharding.SingleDeviceSharding(jax.devices()[0]), 6, **options)
-    [of_grain] = opened.as_grain_batches("train", 6, **options)
-    assert jax.jit(lambda batch: batch["boxes"].sum() + batch["masks"].sum())(of_jax) > 0
-    for found in (of_tensorflow, of_jax, of_grain):
-        assert found.keys() == expected.keys()
-        for name, values in expected.items():
-            np.testing.assert_array_equal(np.asarray(found[name]), values)
+    sized_sets.check_feeds(sized_sets.OfSplit(imagebeam.open_dataset(dataset)), 6, **options)
 
 
 def test_map_gets_the_objects_and_may_change_them(dataset: pathlib.Path) -> None:

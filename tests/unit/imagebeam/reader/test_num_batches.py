@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import imagebeam
 from tests import error_texts
 from tests.unit.imagebeam.reader import restarts
+from tests.unit.imagebeam.reader.feeding import one_device
 
 OPTIONS: dict[str, Any] = {"image_size": 8, "threads": 1}
 
@@ -68,13 +69,12 @@ def test_process_makes_as_many_batches_as_are_told(
 
 
 def test_every_feed_tells_the_number(dataset: imagebeam.ImageDataset) -> None:
-    tf, jax = pytest.importorskip("tensorflow"), pytest.importorskip("jax")
+    tf = pytest.importorskip("tensorflow")
     told = dataset.num_batches("train", 5)
     options: dict[str, Any] = {**OPTIONS, "num_epochs": 1}
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     strategy = tf.distribute.OneDeviceStrategy("cpu:0")
     assert told == len(list(dataset.as_numpy("train", 5, **options)))
-    assert told == dataset.as_jax("train", sharding, 5, **options).num_batches
+    assert told == dataset.as_jax("train", one_device(), 5, **options).num_batches
     assert told == iter(dataset.as_grain_batches("train", 5, **options)).num_batches
     assert told == len(dataset.as_tf("train", 5, **options))
     assert told == int(dataset.as_distributed(strategy, "train", 5, **options).cardinality)

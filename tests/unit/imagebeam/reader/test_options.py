@@ -18,6 +18,7 @@ from imagebeam.reader import crops, record_order
 from imagebeam.reader import options as options_lib
 from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import written
+from tests.unit.imagebeam.reader.feeding import one_device
 
 STATE = imagebeam.ReaderState(0, 0, 0, "stream")
 
@@ -85,15 +86,13 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
 
 
 def test_wrong_value_is_refused_by_every_feed_before_anything_is_read(unreadable: imagebeam.ImageDataset) -> None:
-    tf, jax = pytest.importorskip("tensorflow"), pytest.importorskip("jax")
+    tf = pytest.importorskip("tensorflow")
     feeds: dict[str, Any] = {
         "as_tf": unreadable.as_tf,
         "as_numpy": unreadable.as_numpy,
         "as_distributed": functools.partial(unreadable.as_distributed, tf.distribute.OneDeviceStrategy("cpu:0")),
         "mix": lambda split, *batch_size, **options: imagebeam.mix([(unreadable, split)], [1], *batch_size, **options),
-        "as_jax": lambda split, *batch_size, **options: unreadable.as_jax(
-            split, jax.sharding.SingleDeviceSharding(jax.devices()[0]), *batch_size, **options
-        ),
+        "as_jax": lambda split, *batch_size, **options: unreadable.as_jax(split, one_device(), *batch_size, **options),
     }
     for code, options in [(code, each) for code, every in REFUSED.items() for each in every]:
         given = {"batch_size": 2, "dtype": "float32", **options}

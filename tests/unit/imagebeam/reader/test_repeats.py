@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import hypothesis
@@ -15,26 +14,16 @@ import imagebeam
 from imagebeam import features
 from tests import error_texts
 from tests.unit.imagebeam.reader import written
-from tests.unit.imagebeam.reader.restarts import WAYS, values_around_a_restart
+from tests.unit.imagebeam.reader.restarts import WAYS, values_around_a_restart, values_of
 
 SIZE = 26
 Example = dict[str, Any]
 BASE: dict[str, Any] = {"image_size": 8, "seed": 3, "metadata": True, "color_jitter": {"contrast": 0.5}}
-Values = dict[tuple[int, int], list[Any]]  # by record and round
+NAMES = ("image", "label", "draw", "seed")  # of values that are compared
 
 
 def draw(example: Example, rng: np.random.Generator) -> Example:
     return {**example, "draw": rng.integers(1 << 62)}
-
-
-def values_of(batch: Mapping[str, Any], repeats: int) -> Values:
-    """Returns what each example that is no padding has, by its record and how often it was read before."""
-    found = {}
-    for row in np.flatnonzero(batch.get("mask", np.ones(len(batch["image"]), bool))).tolist():
-        rounds = int(batch["epoch"][row]) * repeats + int(batch["copy"][row] if repeats > 1 else 0)
-        values = [batch[name][row].tolist() for name in ("image", "label", "draw", "seed")]
-        found[int(batch["record"][row]), rounds] = values
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +43,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
 @pytest.fixture(scope="module")
 def without_copies(dataset: imagebeam.ImageDataset) -> Any:
     @functools.cache
-    def read(num_epochs: int) -> Values:
+    def read(num_epochs: int) -> dict[Any, Any]:
         batches = dataset.as_numpy("train", 13, **BASE, shuffle="global", num_epochs=num_epochs, map=draw)
-        found: Values = {}
+        found: dict[Any, Any] = {}
         for batch in batches:
-            found |= values_of(batch, 1)
+            found |= values_of(batch, 1, NAMES)
         assert len(found) == num_epochs * SIZE
         return found
 
@@ -86,7 +75,7 @@ def test_copies_are_those_of_further_epochs_in_any_process_and_after_any_restart
 ) -> None:
     options = {**BASE, **WAYS[way], "shuffle": shuffle, "num_epochs": 2, "map": draw, "repeats": repeats}
     seen = values_around_a_restart(
-        dataset, data, options, size, count, 2 * repeats * SIZE, lambda batch: values_of(batch, repeats)
+        dataset, data, options, size, count, 2 * repeats * SIZE, lambda batch: values_of(batch, repeats, NAMES)
     )
     expected = without_copies(2 * repeats)
     assert seen.items() <= expected.items() if way == "drop" else seen == expected

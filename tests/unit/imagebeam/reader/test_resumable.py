@@ -16,7 +16,7 @@ import pytest
 
 import imagebeam
 from tests import command_line, datasets, docs_pages, error_texts
-from tests.unit.imagebeam.reader.feeding import SIZE, keys_of, start
+from tests.unit.imagebeam.reader.feeding import SIZE, keys_of, one_device, start
 
 grain = pytest.importorskip("grain")
 
@@ -35,9 +35,7 @@ def _as_numpy(dataset: imagebeam.ImageDataset, **options: Any) -> Iterator[Any]:
 
 
 def _as_jax(dataset: imagebeam.ImageDataset, **options: Any) -> Iterator[Any]:
-    import jax
-
-    return dataset.as_jax("train", jax.sharding.SingleDeviceSharding(jax.devices()[0]), **{**options, "pad": True})
+    return dataset.as_jax("train", one_device(), **{**options, "pad": True})
 
 
 def _as_grain(dataset: imagebeam.ImageDataset, **options: Any) -> Iterator[Any]:

@@ -17,6 +17,7 @@ import imagebeam
 from imagebeam import ImageDataset, errors, features
 from tests import error_texts
 from tests.unit.imagebeam.reader import written
+from tests.unit.imagebeam.reader.feeding import keys_in, one_device
 
 tf = pytest.importorskip("tensorflow")
 
@@ -50,16 +51,6 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> ImageDataset:
     return write(tmp_path_factory.mktemp("resume") / "broken", BROKEN)
 
 
-def keys_of(batch: Mapping[str, np.ndarray]) -> list[str]:
-    """Returns its keys, without padding."""
-    is_real = batch.get("mask", np.ones(len(batch["image/key"]), bool))
-    return [key.decode() for key in batch["image/key"][is_real]]
-
-
-def flat(batches: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
-    return [key for batch in batches for key in keys_of(batch)]
-
-
 def is_equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> bool:
     return first.keys() == second.keys() and all((first[name] == second[name]).all() for name in first)
 
@@ -69,36 +60,28 @@ def is_equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) 
 # it skips with the two that make batches of one size, which fill or mask the places of what is skipped.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("decoder", "shuffle", "way", "on_error"),
+    ("decoder", "shuffle", "way"),
     [
-        *(
-            ("native", shuffle, way, on_error)
-            for shuffle, way in [
-                ("stream", "drop"),
-                ("stream", "pad"),
-                ("global", "drop"),
-                ("global", "keep"),
-                (None, "pad"),
-                (None, "keep"),
-            ]
-            for on_error in ("raise", "skip")
-        ),
-        ("pillow", "stream", "drop", "skip"),
-        ("pillow", "global", "keep", "raise"),
-        ("pillow", None, "pad", "skip"),
+        ("native", "stream", "drop"),
+        ("native", "stream", "pad"),
+        ("native", "global", "drop"),
+        ("native", "global", "keep"),
+        ("native", None, "pad"),
+        ("native", None, "keep"),
+        ("pillow", "stream", "drop"),
+        ("pillow", "global", "keep"),
+        ("pillow", None, "pad"),
     ],
     indirect=["decoder"],
 )
 def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uninterrupted_one(
-    whole: ImageDataset, broken: ImageDataset, decoder: str, on_error: str, shuffle: str | None, way: str
+    broken: ImageDataset, decoder: str, shuffle: str | None, way: str
 ) -> None:
-    dataset = broken if on_error == "skip" else whole
-    options = {**OPTIONS, **WAYS[way], "shuffle": shuffle, "num_epochs": 2, "on_error": on_error, "decoder": decoder}
+    """Of jobs that skip nothing this is a property of test_example_map.py, test_repeats.py and test_views.py."""
+    options = {**OPTIONS, **WAYS[way], "shuffle": shuffle, "num_epochs": 2, "on_error": "skip", "decoder": decoder}
 
     def begin(index: int, **more: Any) -> Any:
-        return dataset.as_numpy(
-            "train", BATCH_SIZE, process_index=index, process_count=PROCESS_COUNT, **options, **more
-        )
+        return broken.as_numpy("train", BATCH_SIZE, process_index=index, process_count=PROCESS_COUNT, **options, **more)
 
     iterators = [begin(index) for index in range(PROCESS_COUNT)]
     expected: list[list[Any]] = [[] for _ in iterators]
@@ -112,17 +95,17 @@ def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uni
     if way != "keep":
         assert len({len(each) for each in expected}) == 1
         assert {len(batch["image"]) for each in expected for batch in each} == {BATCH_SIZE}
-    found = flat(batch for each in expected for batch in each)
-    readable = {str(index) for index in range(NUM_EXAMPLES) if on_error == "raise" or index not in BROKEN}
+    found = keys_in(batch for each in expected for batch in each)
+    readable = {str(index) for index in range(NUM_EXAMPLES) if index not in BROKEN}
     if way == "drop":  # each share is of 41 or 40 positions in two epochs, and drops at most one
         assert set(found) <= readable
         assert len(found) == 80
         counts = np.unique(found, return_counts=True)[1]
-        assert counts.sum() == 80 and counts.max() <= (2 if on_error == "raise" else 2 * 4)
+        assert counts.sum() == 80 and counts.max() <= 2 * 4
     else:
         assert sorted(found) == sorted(list(readable) * 2)
 
-    stops = random.Random(f"{shuffle}{way}{on_error}").sample(range(1, len(states)), PROCESS_COUNT)
+    stops = random.Random(f"{shuffle}{way}").sample(range(1, len(states)), PROCESS_COUNT)
     for index, stop in enumerate(stops):
         state = imagebeam.ReaderState.from_dict(json.loads(json.dumps(states[stop - 1].to_dict())))
         rest = begin(index, state=state)
@@ -155,8 +138,7 @@ def test_iterators_refuse_next_epoch_each_iteration(whole: ImageDataset, name: s
         if name == "as_numpy":
             whole.as_numpy("train", BATCH_SIZE, **options)
         else:
-            jax = pytest.importorskip("jax")
-            whole.as_jax("train", jax.sharding.SingleDeviceSharding(jax.devices()[0]), BATCH_SIZE, **options)
+            whole.as_jax("train", one_device(), BATCH_SIZE, **options)
 
 
 def test_numpy_batches_need_a_size(whole: ImageDataset) -> None:
@@ -182,7 +164,7 @@ def test_skipped_examples_keep_the_places_of_all_others(
 ) -> None:
     options = {**OPTIONS, **WAYS[way], "shuffle": None, "num_epochs": 1, "decoder": decoder, "on_error": "skip"}
     dataset = broken.as_tf("train", BATCH_SIZE, **options, deterministic=deterministic)
-    keys = [keys_of(batch) for batch in dataset.as_numpy_iterator()]
+    keys = [keys_in([batch]) for batch in dataset.as_numpy_iterator()]
     places = [range(first, min(first + BATCH_SIZE, NUM_EXAMPLES)) for first in range(0, NUM_EXAMPLES, BATCH_SIZE)]
     if way == "drop":
         replaced = {7: 10, 8: 10, 9: 10, 20: 21}
@@ -200,13 +182,13 @@ def test_batch_without_readable_examples_counts_in_the_state(broken: ImageDatase
     iterator = broken.as_numpy("train", 1, **options, decoder=decoder)
     states = {}
     for batch in iterator:
-        states[keys_of(batch)[0]] = iterator.state().position
+        states[keys_in([batch])[0]] = iterator.state().position
     assert states == {str(index): index + 1 for index in range(NUM_EXAMPLES) if index not in BROKEN}
 
 
 def test_batches_without_readable_examples_are_filled_from_others(broken: ImageDataset, decoder: str) -> None:
     options = {**OPTIONS, **WAYS["drop"], "shuffle": None, "num_epochs": 1, "on_error": "skip", "decoder": decoder}
-    keys = [keys_of(batch) for batch in broken.as_tf("train", 1, **options).as_numpy_iterator()]
+    keys = [keys_in([batch]) for batch in broken.as_tf("train", 1, **options).as_numpy_iterator()]
     replaced = {7: 10, 8: 10, 9: 10, 20: 21, 40: 0}  # the last one by the first of the next epoch
     assert keys == [[str(replaced.get(index, index))] for index in range(NUM_EXAMPLES)]
 

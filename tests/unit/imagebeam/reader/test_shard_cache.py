@@ -170,24 +170,25 @@ def test_all_who_wait_for_a_shard_get_its_error(tmp_path: pathlib.Path, far: Far
 # Downloads
 
 
-def test_damaged_download_is_retried_after_waits(tmp_path: pathlib.Path, far: Far) -> None:
+@pytest.mark.parametrize(
+    ("faults_of", "waits_sec"),
+    [
+        pytest.param(lambda content: [b"?" + content[1:], b"!" + content[1:]], 0.3, id="damaged"),
+        pytest.param(lambda content: [content[:-1]], 0.0, id="short"),
+        pytest.param(lambda _: [ConnectionError("reset"), RuntimeError("503"), TimeoutError()], 0.0, id="refused"),
+    ],
+)
+def test_download_that_fails_for_a_while_is_tried_again(
+    tmp_path: pathlib.Path, far: Far, faults_of: Callable[[bytes], list[Any]], waits_sec: float
+) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     content = far_dataset.content_of(folder, 0)
-    far.faults[far_dataset.name_of(0)] = [b"?" + content[1:], b"!" + content[1:]]
-    files = far_dataset.open_files(folder, tmp_path / "cache", damage_waits_sec=(0.1, 0.2))
-
-    begin = time.monotonic()
+    faults = far.faults[far_dataset.name_of(0)] = faults_of(content)
+    files = far_dataset.open_files(folder, tmp_path / "cache", damage_waits_sec=(waits_sec / 3, 2 * waits_sec / 3))
+    num_downloads, begin = len(faults) + 1, time.monotonic()
     assert files.open(0).read(0, far_dataset.WHOLE) == content
-    assert time.monotonic() - begin >= 0.3
-    assert far_dataset.settle(folder) == [0, 0, 0]
-
-
-def test_short_download_is_tried_again_at_once(tmp_path: pathlib.Path, far: Far) -> None:
-    folder = far_dataset.write_dataset(tmp_path / "set")
-    content = far_dataset.content_of(folder, 0)
-    far.faults[far_dataset.name_of(0)] = [content[:-1]]
-    assert far_dataset.open_files(folder, tmp_path / "cache").open(0).read(0, far_dataset.WHOLE) == content
-    assert far_dataset.settle(folder) == [0, 0]
+    assert time.monotonic() - begin >= waits_sec
+    assert far_dataset.settle(folder) == [0] * num_downloads
 
 
 @pytest.mark.parametrize("change", [lambda content: content[:1000], lambda content: b"!" + content[1:]])
@@ -214,14 +215,6 @@ def test_unreachable_shard_is_an_error_after_the_budget(tmp_path: pathlib.Path, 
 
     faults.clear()
     assert files.open(0).read(0, far_dataset.WHOLE) == far_dataset.content_of(folder, 0)
-
-
-def test_fault_that_passes_delays_a_download(tmp_path: pathlib.Path, far: Far) -> None:
-    folder = far_dataset.write_dataset(tmp_path / "set")
-    files = far_dataset.open_files(folder, tmp_path / "cache")
-    far.faults[far_dataset.name_of(0)] = [ConnectionError("reset"), RuntimeError("503"), TimeoutError("slow")]
-    assert files.open(0).read(0, far_dataset.WHOLE) == far_dataset.content_of(folder, 0)
-    assert far_dataset.settle(folder) == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -255,12 +248,7 @@ def test_removed_shard_is_read_on_for_a_while_and_then_downloaded_again(tmp_path
         kept.unlink()
 
 
-pytestmark = pytest.mark.usefixtures("far")
-
-
-def test_shards_used_longest_ago_make_room(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_shards_used_longest_ago_make_room(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     files = far_dataset.open_files(folder, tmp_path / "cache", 3 * 3048, refresh_sec=0)
     for shard, expected in [(0, [0]), (1, [0, 1]), (2, [0, 1, 2]), (0, [0, 1, 2]), (3, [0, 2, 3]), (1, [0, 1, 3])]:

@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 import imagebeam
@@ -16,6 +15,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import features
 from tests import error_texts, linked_snapshots
 from tests.unit.imagebeam.reader import far_dataset, written
+from tests.unit.imagebeam.reader.feeding import keys_in
 
 OPTIONS: Mapping[str, Any] = {"image_size": 16, "features": ("image/key",), "shuffle_records": 6}
 LABELS = ("cat", "dog", "owl")
@@ -55,12 +55,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def keys_of(batches: Iterable[Any]) -> list[int]:
-    """Returns the keys of all examples of batches, without padding."""
-    found = []
-    for batch in batches:
-        mask = np.asarray(batch.get("mask", np.ones(len(batch["image/key"]), bool)))
-        found += [int(key) for key in np.asarray(batch["image/key"])[mask]]
-    return found
+    return [int(key) for key in keys_in(batches)]
 
 
 @pytest.mark.parametrize(("snapshot", "number"), [(None, 3), ("000002", 2), (1, 1)])

@@ -8,7 +8,6 @@ import io
 import itertools
 import math
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import hypothesis
@@ -20,8 +19,8 @@ from PIL import Image
 import imagebeam
 from imagebeam import features
 from tests import case_tables, docs_pages, error_texts
-from tests.unit.imagebeam.reader import written
-from tests.unit.imagebeam.reader.restarts import WAYS, values_around_a_restart
+from tests.unit.imagebeam.reader import sized_sets, written
+from tests.unit.imagebeam.reader.restarts import WAYS, values_around_a_restart, values_of
 
 pytest.importorskip("imagebeam._native")
 
@@ -42,21 +41,11 @@ SETS: dict[str, dict[str, Any]] = {
     "one name": {"image": (2, 9)},
 }
 BASE: dict[str, Any] = {"seed": SEED, "metadata": True, "features": ("image/key",)}
-Values = dict[tuple[int, int], list[Any]]  # by record and round
+Values = dict[tuple[int, int], Any]  # by record and round
 
 
 def draw(example: Example, rng: np.random.Generator) -> Example:
     return {**example, "draw": rng.integers(1 << 62)}
-
-
-def values_of(batch: Mapping[str, Any], repeats: int) -> Values:
-    """Returns what each example that is no padding has, by its record and how often it was read before."""
-    found = {}
-    for row in np.flatnonzero(batch.get("mask", np.ones(len(batch["label"]), bool))).tolist():
-        rounds = int(batch["epoch"][row]) * repeats + int(batch["copy"][row] if repeats > 1 else 0)
-        values = {name: np.asarray(each[row]).tolist() for name, each in batch.items() if name != "mask"}
-        found[int(batch["record"][row]), rounds] = [values]
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -267,25 +256,8 @@ def test_processes_call_map_on_all_views(dataset: imagebeam.ImageDataset) -> Non
     assert here[0]["mean"].shape == (5, 3, 3)
 
 
-@pytest.mark.parametrize("feed", ["as_tf", "as_jax", "as_grain_batches", "as_tf one by one"])
-def test_every_feed_gives_views(dataset: imagebeam.ImageDataset, feed: str) -> None:
-    options: dict[str, Any] = {"views": SETS["kinds"], "num_epochs": 1, "seed": SEED}
-    expected = list(dataset.as_numpy("train", 5, **options))
-    if feed == "as_jax":
-        jax = pytest.importorskip("jax")
-        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        found: Any = dataset.as_jax("train", sharding, 5, **options)
-    elif feed == "as_grain_batches":
-        pytest.importorskip("grain")
-        found = dataset.as_grain_batches("train", 5, **options)
-    else:
-        pytest.importorskip("tensorflow")
-        found = dataset.as_tf("train", None if feed.endswith("one") else 5, **options)
-        found = (found.batch(5) if feed.endswith("one") else found).as_numpy_iterator()
-    for one, other in zip(found, expected, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
+def test_every_feed_gives_views(dataset: imagebeam.ImageDataset) -> None:
+    sized_sets.check_feeds(sized_sets.OfSplit(dataset), 5, views=SETS["kinds"], num_epochs=1, seed=SEED)
 
 
 def test_mixture_gives_views(dataset: imagebeam.ImageDataset) -> None:
