@@ -65,9 +65,8 @@ def test_check_by_tensorflow_without_it_is_refused_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
-@case_tables.each_case("options", ["", "--direct_running_mode=multi_processing --direct_num_workers=1"])
 def test_names_of_label_files_are_staged_for_the_run_and_change_nothing(
-    images: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, options: str
+    images: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "labels.txt").write_text("dog\ncow\ncat\n")
     (tmp_path / "texts.txt").write_text("dog Canis\ncat Felis\ncow Bos\n")
@@ -82,18 +81,22 @@ def test_names_of_label_files_are_staged_for_the_run_and_change_nothing(
 
     monkeypatch.setattr(label_names.StagedNames, "write", record)
     written = []
-    for limit in (label_names.MAX_IN_GRAPH, 0):
+    in_process = "--direct_running_mode=multi_processing --direct_num_workers=1"
+    for name, limit, options in (("graph", label_names.MAX_IN_GRAPH, ""), ("staged", 0, ""), ("worker", 0, in_process)):
         monkeypatch.setattr(label_names, "MAX_IN_GRAPH", limit)
-        output = tmp_path / f"out{limit}"
+        output = tmp_path / name
         sections = {"source": {"uri": images}, "label": label, "output": {"uri": output}}
         assert len(convert.plan(sections).labels) == 3
         result = convert.convert(sections, options, workers=1)
         assert not (output / catalog_lib.METADATA_DIRECTORY).exists()
         written.append((result.catalog.fingerprint, result.catalog.labels, dict(result.catalog.splits)))
-    assert written[0] == written[1]
-    planned, converted = addresses
-    assert converted.startswith(f"{tmp_path}/out0/{catalog_lib.METADATA_DIRECTORY}/names-")
-    assert not pathlib.Path(planned).parent.exists()
+        planned, converted = addresses or ("", "")
+        addresses.clear()
+        assert not limit or not converted
+        if not limit:
+            assert converted.startswith(f"{output}/{catalog_lib.METADATA_DIRECTORY}/names-")
+            assert not pathlib.Path(planned).parent.exists()
+    assert written[0] == written[1] == written[2]
 
 
 @case_tables.each_case("options", ["", "--runner=PrismRunner", "--no_wait_until_finish"])
