@@ -90,9 +90,10 @@ def test_shards_are_those_of_convert(
     output = tmp_path_factory.mktemp("written") / "out"
     write(form(images), output, *options)
     assert datasets.shard_digests(output) == datasets.shard_digests(converted)
-    fingerprint = catalog_lib.load_catalog(output).fingerprint
-    write(reversed(form(images)), output)  # the same dataset: kept, however the bytes were divided
-    assert catalog_lib.load_catalog(output).fingerprint == fingerprint
+    if not options:
+        fingerprint = catalog_lib.load_catalog(output).fingerprint
+        write(reversed(form(images)), output)  # the same dataset: kept, however the bytes were divided
+        assert catalog_lib.load_catalog(output).fingerprint == fingerprint
 
 
 def test_columns_label_and_split_of_rows_are_those_of_a_table(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -171,7 +172,8 @@ def test_what_is_wrong_fails_the_pipeline_and_leaves_no_lock(
         write(change(encoded(images)), output, **sections)
     assert not (output / "catalog.json").exists()
     assert not (output / ".imagebeam" / "lock").exists()
-    write(encoded(images), output)  # in the same process
+    if code in ("rejects-above-limit", "input-no-image"):  # which end in a commit, and in a plan
+        write(encoded(images), output)  # in the same process
 
 
 def test_refused_run_keeps_its_shards_and_no_bytes(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
