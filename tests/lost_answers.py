@@ -12,6 +12,8 @@ import fsspec
 from fsspec.implementations import memory
 
 from imagebeam import storage
+from tests import case_tables
+from tests.servers import faults
 
 
 class Losses:
@@ -130,6 +132,14 @@ def check(
         if is_last:
             return number
     raise AssertionError
+
+
+def check_server(store: storage.Storage, folder: str, proxy: faults.FaultyProxy) -> None:
+    """Loses each answer of a server in turn, for every operation; a file that is replaced is never read in part."""
+    for name, operation in OPERATIONS.items():
+        with case_tables.named(name):
+            assert check(store, f"{folder}/{name}", operation, proxy.lose, lambda: proxy.counts["lost"] > 0) > 0
+    check_reads(store, f"{folder}/reads", num_writes=30)
 
 
 def check_reads(store: storage.Storage, folder: str, num_writes: int) -> None:

@@ -91,10 +91,6 @@ class FailsInSetup:
         raise OSError("no weights")
 
 
-def painted(image: np.ndarray, reference: user_code.Reference, *, level: int) -> np.ndarray:
-    return np.full_like(image, level)
-
-
 NUMBER = 5
 
 

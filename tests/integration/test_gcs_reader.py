@@ -113,12 +113,6 @@ def read_records(uris: list[str]) -> list[bytes]:
     return list(tf.data.TFRecordDataset(uris).as_numpy_iterator())
 
 
-def read_index(uri: str) -> list[int]:
-    import tensorflow as tf
-
-    return np.frombuffer(tf.io.gfile.GFile(uri, "rb").read(), "<u8").tolist()
-
-
 # --- checks
 
 

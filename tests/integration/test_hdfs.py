@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import imagebeam
+from imagebeam import storage
 from imagebeam.pipelines import keep_snapshots, status
 from imagebeam.storage import remote
-from tests import command_line, datasets, image_sets, patience, races, written_files
+from tests import command_line, datasets, image_sets, lost_answers, patience, races, written_files
 from tests.datasets import NUM_IMAGES, assert_same, write_images
 from tests.servers import faults, hdfs
 
@@ -42,7 +43,7 @@ class Stored:
 
 def convert(source: str, output: str, workers: int = 1) -> command_line.Completed:
     settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", str(workers)]
-    return command_line.run("convert", "--input", source, "--output", output, *settings, exit_code=0)
+    return command_line.succeed("convert", "--input", source, "--output", output, *settings)
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +83,8 @@ def test_images_are_read_and_shards_written_as_on_the_local_disk(stored: Stored,
     assert not stored.cluster.filesystem().exists("/out/.imagebeam/lock")
     again = convert(stored.uri("images"), stored.uri("out"))
     assert "holds this dataset already" in again.stdout
-    completed = command_line.run("verify", stored.uri("out"))
-    assert f"{NUM_IMAGES} records in 4 shards match the catalog" in completed.stdout, completed.stderr
+    verified = command_line.succeed("verify", stored.uri("out")).stdout
+    assert f"{NUM_IMAGES} records in 4 shards match the catalog" in verified
 
 
 def test_images_are_read_into_a_local_dataset(stored: Stored, tmp_path: pathlib.Path) -> None:
@@ -175,6 +176,12 @@ def test_updates_at_hdfs_write_what_differs_though_all_times_do(cluster: hdfs.Cl
     assert not imagebeam.verify(dataset).problems
     assert [imagebeam.load_catalog(dataset, snapshot=number).counts.written for number in (1, 3)] == [8, 7]
     assert status.status(dataset).state == "committed"
+
+
+def test_operation_is_done_once_whatever_answer_is_lost(cluster: hdfs.Cluster) -> None:
+    with faults.FaultyProxy(f"http://127.0.0.1:{cluster.port}", seed=0, fraction=0, rewrite_hosts=True) as proxy:
+        folder = f"hdfs://beam@127.0.0.1:{proxy.port}/lost"
+        lost_answers.check_server(storage.storage_of(folder), folder, proxy)
 
 
 def test_two_runs_commit_one_whole_dataset(cluster: hdfs.Cluster) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests import command_line, datasets, image_sets
+from imagebeam import storage
+from tests import command_line, datasets, image_sets, lost_answers
+from tests.servers import faults
 
 pytestmark = pytest.mark.integration
 
@@ -56,6 +58,14 @@ def test_shards_are_those_of_a_local_run(environment: dict[str, str], tmp_path: 
     assert datasets.shard_digests(found) == datasets.shard_digests(tmp_path / "expected")
     assert {path.name for path in found.iterdir()} == {path.name for path in (tmp_path / "expected").iterdir()}
     command_line.run("verify", f"s3://{BUCKET}/out", environment=environment, exit_code=0)
+
+
+def test_operation_is_done_once_whatever_answer_is_lost(environment: dict[str, str]) -> None:
+    make_bucket(environment, "lost")
+    with faults.FaultyProxy(environment["AWS_ENDPOINT_URL"], seed=0, fraction=0) as proxy:
+        client = {"region_name": "us-east-1"}
+        options = {"endpoint_url": proxy.url, "key": "test", "secret": "test", "client_kwargs": client}
+        lost_answers.check_server(storage.storage_of("s3://lost", options), "s3://lost", proxy)
 
 
 def test_missing_bucket_is_refused(environment: dict[str, str], tmp_path: pathlib.Path) -> None:
