@@ -7,13 +7,12 @@ import os
 import pathlib
 import shutil
 import signal
-import sys
 import time
 
 import pytest
 
 from imagebeam.pipelines import convert
-from tests import command_line, datasets, image_sets, patience
+from tests import captured_jobs, command_line, datasets, image_sets, patience
 from tests.servers import go_programs
 
 pytestmark = pytest.mark.integration
@@ -69,26 +68,13 @@ def digests(images: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> d
     return datasets.shard_digests(output)
 
 
-def worker_of(folder: pathlib.Path) -> str:
-    """The command of a worker that Prism starts: Beam's boot program with this Python. See docs/runners.md."""
-    worker = folder / "worker"
-    worker.write_text(
-        f"#!/bin/sh\ncd {folder}\nexport PATH={pathlib.Path(sys.executable).parent}:$PATH\n"
-        "export RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1\n"
-        """for each in "$@"; do shift; set -- "$@" "$(echo "$each" | tr -d "'")"; done\n"""
-        f'exec {go_programs.boot()} "$@"\n'
-    )
-    worker.chmod(0o755)
-    return json.dumps({"command": str(worker)})
-
-
 @pytest.mark.parametrize("environment", ["LOOPBACK", "PROCESS"])
 def test_prism_writes_the_bytes_of_convert(
     script: pathlib.Path, images: pathlib.Path, digests: dict[str, str], tmp_path: pathlib.Path, environment: str
 ) -> None:
-    options = ["--runner=PrismRunner", f"--prism_location={go_programs.prism()}", f"--environment_type={environment}"]
+    options = ["--runner=PrismRunner", f"--prism_location={go_programs.prism()}", "--environment_type=LOOPBACK"]
     if environment == "PROCESS":
-        options.append(f"--environment_config={worker_of(tmp_path)}")
+        options = captured_jobs.prism_with_processes(tmp_path / "worker" / "start", python_path="")
     command_line.finish(start(script, images, tmp_path / "out", *options), 0)
     assert datasets.shard_digests(tmp_path / "out") == digests
     assert not (tmp_path / "out" / ".imagebeam").exists()

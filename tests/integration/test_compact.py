@@ -143,7 +143,7 @@ def test_old_snapshots_are_removed_with_and_without_a_table(tmp_path: pathlib.Pa
     folder.mkdir(parents=True)
     given = ("--keep-snapshots", "1")
     update = ("convert", "--input", folder.parent, "--output", output, "--update", "--workers", "1", *given)
-    commands = [(*update,), ("compact", output, *given), (*update, "-q"), ("compact", output, *given, "-q")]
+    commands = [update, ("compact", output, *given, "-q")]
     for number, command in enumerate(commands, 1):
         (folder / f"{number}.jpg").write_bytes(image_sets.make_image(number))
         snapshot_sets.update(folder.parent, output)

@@ -11,7 +11,7 @@ import json
 import pathlib
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,6 +34,7 @@ class Cloud:
     expected: pathlib.Path
     service: dataflow.Service
     output: str  # the address of a folder that is new for each test
+    call: Callable[..., Any]  # in a process that uses the emulator
 
     def start(self, command: str = "convert", *more: str, **options: str) -> command_line.Process:
         options = {"temp_location": "gs://pets/tmp", "sdk_container_image": IMAGE, **options}
@@ -45,7 +46,7 @@ class Cloud:
         return command_line.finish(self.start(command, *more, **options))
 
     def status(self) -> tuple[int, dict[str, Any]]:
-        done = command_line.run("status", self.output, "--json", environment=self.emulator.environment)
+        done: command_line.Completed = self.call(command_line.call, "status", self.output, "--json")
         return done.returncode, json.loads(done.stdout)
 
     def wait_for_job(self, number: int = 0, looks: int = 1) -> dataflow.Job:
@@ -72,21 +73,22 @@ class Cloud:
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[gcs.Emulator, Any, pathlib.Path]]:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ...]]:
     folder = tmp_path_factory.mktemp("dataflow")
     write_images(folder / "in")
     datasets.make(folder / "in", folder / "out", output={"num_shards": 2})
-    with gcs.run(folder) as emulator:
+    with gcs.run(folder) as emulator, emulator.process() as call:
         bucket = emulator.bucket("pets")
         gcs.upload(folder / "in", bucket, "images")
-        yield emulator, bucket, folder / "out"
+        yield emulator, bucket, folder / "out", call
 
 
 @pytest.fixture
-def cloud(stored: tuple[gcs.Emulator, Any, pathlib.Path], request: pytest.FixtureRequest) -> Iterator[Cloud]:
+def cloud(stored: tuple[Any, ...], request: pytest.FixtureRequest) -> Iterator[Cloud]:
     name = re.sub(r"\W+", "-", request.node.name)
+    *places, call = stored
     with dataflow.run() as service:
-        yield Cloud(*stored, service, f"gs://pets/{name}/out")
+        yield Cloud(*places, service, f"gs://pets/{name}/out", call)
 
 
 # --- whole lives -----------------------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ def test_update_whose_launcher_has_left_commits_the_next_snapshot(cloud: Cloud, 
         cloud.bucket.blob(f"nights/cat/{number}.jpg").upload_from_string(image_sets.make_image(number))
     arguments = ("--update", "--input", "gs://pets/nights", "--set", "update.compare=content")
     local = ["convert", *arguments, "--output", cloud.output, "--set", "output.num_shards=2", "--workers", "1"]
-    command_line.run(*local, environment=cloud.emulator.environment, exit_code=0)
+    assert cloud.call(command_line.call, *local).returncode == 0
     cloud.bucket.blob("nights/cat/0.jpg").delete()
     images = {"1": 1, "2": 102, "new": 103}  # the first one has a new generation only
     for name, number in images.items():
@@ -230,7 +232,7 @@ def test_refused_job_ends_with_its_own_exit_code(cloud: Cloud) -> None:
     assert cloud.lock() is None
     code, status = cloud.status()
     assert (code, status["state"], status["job"]["id"]) == (1, "failed", job.id)
-    nowhere = command_line.run("status", "gs://nowhere/out", environment=cloud.emulator.environment)
+    nowhere = cloud.call(command_line.call, "status", "gs://nowhere/out")
     assert (nowhere.returncode, nowhere.stdout) == (2, "")
     assert nowhere.stderr == "imagebeam: gs://nowhere/out: there is no bucket 'nowhere'; check the address\n"
     assert re.match(r"1 of \d+ images were rejected", status["causes"][0])

@@ -72,7 +72,8 @@ def test_each_image_of_a_list_is_stored_as_it_is_alone(tmp_path: pathlib.Path, i
     single = {each["image/filename"].decode(): each for each in datasets.read(tmp_path / "single")}
     named = {n: [(place, name) for place, name in enumerate(each or ()) if name] for n, each in enumerate(LISTS)}
     good = {n for n, each in named.items() if each and all(name in single for _, name in each)}
-    for source in (MANIFEST, PARQUET):
+    # Where an image comes from is decided before it is changed: of the changes, one is made on images from both.
+    for source in (MANIFEST, PARQUET) if image == {} or "resize" in image else (PARQUET,):
         root, output = write(tmp_path / source["by"], source), tmp_path / f"{source['by']}-out"
         datasets.make(root, output, source=source, image=image, **SECTIONS, columns={"n": {}})
         found = {int(each["n"][0]): each for each in datasets.read_lists(output)}

@@ -259,7 +259,9 @@ def test_damage_is_rejected_or_ends_the_run_with_what_to_do(
     if settings and settings[0] in config_lib.preset_names():
         monkeypatch.chdir(tmp_path)
         output = tmp_path / "out"
-        done = command_line.call("convert", "--config", settings[0], "--input", settings[1], "--output", output)
+        done = command_line.call(
+            "convert", "--config", settings[0], "--input", settings[1], "--output", output, "--workers", 1
+        )
     else:
         done, output = run(RECIPES[recipe], tmp_path, *(word for each in settings for word in ("--set", each)))
     found: dict[str, Any] = {"exit code": done.returncode}

@@ -14,7 +14,7 @@ import os
 import pathlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -272,9 +272,10 @@ def test_records_are_golden(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     golden_texts.check(golden_texts.RECIPES, name, {"notes": notes} | summary(recipe, tmp_path, output))
     assert datasets.rejects(output) == {}
     command_line.succeed("verify", output, "--decode")
-    before = datasets.shard_digests(output)
-    done, _ = run(recipe, tmp_path)  # the same command again
-    assert (done.returncode, datasets.shard_digests(output)) == (0, before)
+    if name in RECIPES:
+        before = datasets.shard_digests(output)
+        done, _ = run(recipe, tmp_path)  # the same command again
+        assert (done.returncode, datasets.shard_digests(output)) == (0, before)
     if name in RUN_PAGE:
         monkeypatch.chdir(tmp_path)
         run_code_of_the_page(name)
@@ -325,11 +326,15 @@ def test_saved_listing_gives_the_dataset_of_the_source(
     assert datasets.shard_digests(tmp_path / "listed") == datasets.shard_digests(output)
 
 
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gcs.Emulator]:
+    with gcs.run(tmp_path_factory.mktemp("gcs")) as running:
+        yield running
+
+
 @pytest.mark.integration
 @case_tables.each_case("name", ["flowers", "imagefolder_metadata", "parquet", "webdataset", "coco"])
-def test_bucket_gives_the_shards_of_the_folder(
-    tmp_path: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, name: str
-) -> None:
+def test_bucket_gives_the_shards_of_the_folder(tmp_path: pathlib.Path, emulator: gcs.Emulator, name: str) -> None:
     recipe = RECIPES[name]
     recipe.write(tmp_path)
     (folder,) = tmp_path.iterdir()
@@ -339,14 +344,11 @@ def test_bucket_gives_the_shards_of_the_folder(
     arguments = commands(page)[int(number)]
     source = arguments[arguments.index("--input") + 1].removeprefix("gs://").removeprefix(folder.name)
     more = ("--input", f"gs://{folder.name}{source}", "--output", tmp_path / "from-bucket", "--workers", "1")
-    with gcs.run(tmp_path_factory.mktemp("gcs")) as emulator:
-        bucket = emulator.bucket(folder.name)
-        for below in folder.iterdir():
-            if below.is_dir():
-                gcs.upload(below, bucket, below.name)
-            else:
-                bucket.blob(below.name).upload_from_filename(str(below))
-        command_line.run(*arguments, *more, environment=emulator.environment, exit_code=0)
+    bucket = emulator.bucket(folder.name)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            bucket.blob(str(path.relative_to(folder))).upload_from_filename(str(path))
+    command_line.run(*arguments, *more, environment=emulator.environment, exit_code=0)
     assert datasets.shard_digests(tmp_path / "from-bucket") == datasets.shard_digests(output)
 
 

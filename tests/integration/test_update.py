@@ -307,7 +307,7 @@ def test_old_snapshots_are_removed_with_the_files_that_no_other_needs(source: So
     assert {name: snapshot_sets.living(output, name) for name in names} == before
     source.add(2, "cat")
     update(source, output)  # the states in the folders of removed snapshots are there
-    compact.compact(output)
+    compact.compact(output, workers=1)
     keep_snapshots.set_pin(output, "000002", is_pinned=False)
     removal = keep_snapshots.keep_snapshots(output, 1)
     assert removal.removed == ["000002", "000004", "000005"]

@@ -41,7 +41,7 @@ def summary(broken: int) -> str:
 
 
 def convert_again(good: pathlib.Path, dataset: pathlib.Path, num_shards: int, *options: str) -> command_line.Completed:
-    settings = ("--set", f"output.num_shards={num_shards}", "--set", "output.name=out")
+    settings = ("--set", f"output.num_shards={num_shards}", "--set", "output.name=out", "--workers", "1")
     return command_line.call("convert", "--input", good.parent / "in", "--output", dataset, *settings, *options)
 
 
@@ -107,6 +107,7 @@ def test_images_that_cannot_be_decoded_are_named_and_the_advice_works(tmp_path: 
     for name in ("cat/1.jpg", "dog/2.jpg"):
         break_codes(tmp_path / "in" / name)
     arguments = ("convert", "-q", "--input", tmp_path / "in", "--output", tmp_path / "out", "--overwrite")
+    arguments += ("--workers", "1")
     command_line.succeed(*arguments, "--set", "output.num_shards=2")
     command_line.succeed("verify", tmp_path / "out")
     *found, advice = complaints(tmp_path / "out", "--decode")
