@@ -611,6 +611,21 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("groups of shapes are not stored",),
         images("#.jpg") | files_of("#.json", LABELME.replace('"points"', '"group_id": 1, "points"')),
     ),
+    "table-of-a-folder-of-several": (
+        None,
+        ("fold_0, fold_1, fold_2, ...: names of parts", "kaggle may be meant, which reads more than images: p.csv"),
+        images("a/fold_{0,1,2}/x/#a.png", "a/validation/p/#.png")
+        | {"a/validation/p.csv": rows("name,labels", "{n}.png,{0}", ("0", "1"), numbers=range(4))},
+    ),
+    "table-of-images-in-inner-folders-of-splits": (
+        None,
+        ("the images are in the folders train, valid, and no column names",),
+        images("im/{train,valid}/#.jpg")
+        | {
+            "a.csv": "path,label\n"
+            + "".join(f"im/{s}/{n}.jpg,{'ab'[n % 2]}\n" for s in ("train", "valid") for n in range(4))
+        },
+    ),
     "other-files": (
         "coco",
         ("also there, and not read: a.token, b0.pkl and 3 other .pkl files, data.mdb_, x",),

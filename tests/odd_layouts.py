@@ -284,8 +284,11 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "names-of-two-lines": ("image_folder", {"cat/a\nb.jpg": IMAGE, "cat/c.jpg": IMAGE, "dog/d.jpg": IMAGE}),
     "species-in-folders": (
         "kaggle",
-        images("p/#a.jpg", "q/1#a.jpg")
-        | {"m.csv": rows("path,species", "p/{n}a.jpg,{0}", ("owl", "crow"), numbers=range(4))},
+        images("p/#a.jpg", "q/#a.jpg")
+        | {
+            "m.csv": "path,species\n"
+            + "".join(f"{p}/{n}a.jpg,{'owl' if n % 2 else 'crow'}\n" for p in "pq" for n in range(4))
+        },
     ),
     "results-beside-inputs": (None, images("gray/#a.png", "gray_results/#a_out.png", "color/#b.png")),
     "sets-of-a-benchmark": (None, images("set5/#a.png", "set12/#b.png", "real_faces/#c.png")),

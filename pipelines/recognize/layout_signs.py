@@ -136,7 +136,8 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
     elif _notes_on_depth(probe, holders[0]):
         below = [{*each.folders} for each in probe.some(holders[0], first)]
         are_named = not any(map(name_signs.COUNTED.search, set().union(*below))) and not set.intersection(*below)
-        if all(len(name) == 1 for name in first) or (are_named and min(map(len, below)) > 1):
+        is_wrapped = all(len(names) == 1 for names in below)  # tiles/tiles/tumor/x.tif
+        if all(len(name) == 1 for name in first) or is_wrapped or (are_named and min(map(len, below)) > 1):
             doubts.append(f"the classes may be {name_some(first)}, or the folders in them: {_DEEPER}")
     doubts += filter(None, (_repeated_folders(probe, each) for each in holders))
     doubts += [*filter(None, (contradictions.aligned(probe, each) for each in holders))][:1]

@@ -394,11 +394,11 @@ def choose(known: argparse.Namespace) -> Choice:
     sections = {each.partition("=")[0].partition(".")[0].strip() for each in known.set}
     if known.config is not None or known.update or not known.input or sections.intersection(_OWN_SECTIONS):
         return Choice()
+    if files.split_glob(known.input)[1] != files.EVERYTHING:
+        return Choice()
     try:
-        if files.split_glob(known.input)[1] != files.EVERYTHING:
-            return Choice()
         found = recognize(known.input, known.output or "")
-    except (OSError, errors.ConfigError):  # the listing says so
+    except OSError:  # the listing says so
         return Choice()
     chosen = found.sure
     if chosen is None:

@@ -70,7 +70,8 @@ OFTEN_CLASSES = _any_of("[ab]", "low", "high", "left", "right", "pre", "post", "
 _PARTS = _any_of(
     r"(images?|imgs?|masks?)(_[a-z]+)?|jpegimages|pictures?|photos?|labels?|annotations?|segmentation\w*|targets?|gt\w*",
     r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+",
-    r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed|thumb(nail)?s?",
+    r"imagesets|meta([ _-]?(data|info\w*))?s?|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed",
+    r"thumb(nail)?s?",
     r"assets|figures|screenshots|static|results?|outputs?|plots|@eadir|__macosx|trash|rejected",
     r"\w+_(results?|outputs?|predictions?)|\d+\. .*(images|ground ?truths?)",
 )

@@ -70,7 +70,7 @@ def _best_of(
     def rank(each: tuple[table_heads.Table, list[Finding]]) -> tuple[bool, bool, bool, bool, float]:
         table, its = each
         kind = _order(table.path)[0]
-        return bool(its[0].doubts), kind == _LAST, not table.has_header, kind > 0, -_num_matched(probe, at, table)
+        return kind == _LAST, bool(its[0].doubts), not table.has_header, kind > 0, -_num_matched(probe, at, table)
 
     found = sorted(found, key=rank) if len(found) > 1 else found
     (_, findings), *others = found
@@ -163,13 +163,8 @@ def find_above(probe: FolderProbe, path: str) -> Iterator[Finding]:
     if table is None or not places:
         return
     home, first = posixpath.dirname(path), places[0]
-    roots = [posixpath.relpath(f"/{each.folder}", f"/{home}") for each in places[1:] if each.found >= first.found]
     doubts: tuple[str, ...] = ()
-    if roots:
-        doubts = (
-            f"other folders have images of these names: for those set source.manifest.root={' or '.join(roots[:3])}",
-        )
-    elif "/" in home or "/" in first.folder:
+    if "/" in home or "/" in first.folder:
         doubts = (f"{first.folder or probe.root} is not beside {path}, and may be of another data set",)
     for each in _find_in_table(probe, "", table):
         yield dataclasses.replace(each, doubts=(*each.doubts, *doubts))
@@ -203,13 +198,14 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     if columns >= _BOX_COLUMNS:
         yield from _find_boxes(probe, at, table, shown)
         return
-    place = table_heads.find_place(probe, at, table)
-    if place is None:
+    places = [*table_heads.find_places(probe, at, table)]
+    if not places:
         are_near = probe.with_images("", _DEEP) is not None
         near = ("images are there, too, which the table does not name: are they the same?",) if are_near else ()
         for each in _find_addresses(table, shown):
             yield dataclasses.replace(each, doubts=(*each.doubts, *near))
         return
+    place = places[0]
     where = place.folder.removeprefix(f"{at}/")
     holders = name_some(place.inside) if place.inside else where or "its folder"
     evidence = f"{shown}; {place.found} of {place.looked_for} images that it names are in {holders}"
@@ -235,31 +231,66 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
             "column": split,
             "rename": {k: v for k, v in rename.items() if v and (v != k or meant.count(v) > 1)},
         }
-    captions = (name for name in others if name_signs.CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
-    caption = next((name for name in captions if not label_columns.are_no_labels(table.values(name))), None)
-    if caption is not None:
-        left_out = ", ".join(name for name in others if name != caption)
-        notes = (f"its other columns are not stored unless columns names them: {left_out}",) if left_out else ()
-        yield Finding("captions", evidence, settings | _store_texts(caption), notes)
-        return
-    flags = [name for name in others if label_columns.is_flag(table, name)]
-    if (len(flags) >= 3 and len(flags) >= len(others) / 2) or 1 < len(flags) == len(others):
-        settings["label"] = {"by": "columns", "columns": flags}
-        text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
-        yield Finding("multilabel", text, settings, ("each column of 0 and 1 is a class",))
-        return
-    doubts = [*_doubts_on_masks(table, others)]
+    doubts = [*_doubts_on_places(probe, at, table, places), *_doubts_on_masks(table, others)]
     if split is None and (unread := label_columns.may_be_splits(table, others)):
         doubts.append(
             f"the column {unread[0]!r} may be the split ({name_some(sorted({*table.values(unread[0])}))}): set "
             f"split={{by: column, column: {unread[0]}, rename: {{...}}}}, or split.by=hash if it is none"
         )
+    elif "split" not in settings:
+        of_paths, doubt = _splits_of_paths(at, table, place)
+        settings |= of_paths
+        doubts += filter(None, [doubt])
     if split is not None and len({*meant}) < len(meant):
         doubts.append(f"several values of {split!r} would become one split: give them names in split.rename")
-    if place.found < NEARLY_ALL * place.looked_for:
-        doubts.append("the other images are in none of the folders that were looked into: see source.manifest.root")
+    if place.inside:
+        settings.pop("source.manifest.image_pattern", None)
+    captions = (name for name in others if name_signs.CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
+    caption = next((name for name in captions if not label_columns.are_no_labels(table.values(name))), None)
+    if caption is not None:
+        notes = _not_stored(others, [caption])
+        yield Finding("captions", evidence, settings | _store_texts(caption), notes, doubts=tuple(doubts))
+        return
+    flags = [name for name in others if label_columns.is_flag(table, name)]
+    if (len(flags) >= 3 and len(flags) >= len(others) / 2) or 1 < len(flags) == len(others):
+        settings["label"] = {"by": "columns", "columns": flags}
+        text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
+        notes = ("each column of 0 and 1 is a class", *_not_stored(others, flags))
+        yield Finding("multilabel", text, settings, notes, doubts=tuple(doubts))
+        return
     for finding in _find_label(probe, table, place, others, evidence, settings):
         yield dataclasses.replace(finding, doubts=(*finding.doubts, *doubts))
+
+
+def _doubts_on_places(
+    probe: FolderProbe, at: str, table: table_heads.Table, places: Sequence[table_heads.Place]
+) -> Iterator[str]:
+    """Yields what contradicts that a table names the images of the first one of several places."""
+    place = places[0]
+    if place.found < NEARLY_ALL * place.looked_for:
+        yield "the other images are in none of the folders that were looked into: see source.manifest.root"
+    if place.inside and place.column == table.path_column:
+        yield f"the paths in {place.column!r} are those of another machine: write them relative to the table"
+    if table.has_header and table_heads.has_image(probe, place.folder, place.column):
+        yield (
+            f"the first line of {table.path} names an image, {place.column}: if it is a row, name the columns in "
+            "source.manifest.header"
+        )
+    meant, home = split_meant(posixpath.basename(table.path)), posixpath.dirname(table.path)
+    rivals = [
+        posixpath.relpath(f"/{each.folder}", f"/{home}")
+        for each in places[1:]
+        if each.found == place.found and not name_signs.MASKS.search(each.folder)
+        if meant is None or split_meant(each.folder) in (meant, None)
+    ]
+    if rivals and not place.inside and place.folder != home:  # those beside a table are meant
+        yield f"other folders have images of these names: for those set source.manifest.root={' or '.join(rivals[:3])}"
+
+
+def _not_stored(columns: Sequence[str], stored: Sequence[str]) -> tuple[str, ...]:
+    """Returns a note on the columns that are not among those that are stored."""
+    left = [name for name in columns if name not in stored]
+    return (f"its other columns are not stored unless columns names them: {', '.join(left)}",) if left else ()
 
 
 def _of_lists(table: table_heads.Table, place: table_heads.Place, evidence: str, settings: dict[str, Any]) -> Finding:
@@ -267,10 +298,7 @@ def _of_lists(table: table_heads.Table, place: table_heads.Place, evidence: str,
     others = [name for name in table.columns if name != place.column]
     texts = [name for name in others if name in table.lists and name_signs.CAPTIONS.fullmatch(name)]
     settings["columns"] = {name: {"list": True} for name in texts[:1]}
-    left_out = [name for name in others if name not in texts[:1]]
-    notes = [f"each row is an example with all images of the list {place.column!r}"]
-    if left_out:
-        notes.append(f"its other columns are not stored unless columns names them: {', '.join(left_out)}")
+    notes = (f"each row is an example with all images of the list {place.column!r}", *_not_stored(others, texts[:1]))
     doubts = [
         f"the column {name!r} names images, too: for one image a row set source.manifest.image={name} and images=null"
         for name in others
@@ -278,7 +306,7 @@ def _of_lists(table: table_heads.Table, place: table_heads.Place, evidence: str,
     ]
     if place.found < NEARLY_ALL * place.looked_for:
         doubts.append("the other images are in none of the folders that were looked into: see source.manifest.root")
-    return Finding("image_lists", evidence, settings, tuple(notes), doubts=tuple(doubts))
+    return Finding("image_lists", evidence, settings, notes, doubts=tuple(doubts))
 
 
 _ADDRESS = re.compile(r"(?i)https?://\S+")
@@ -306,12 +334,11 @@ def _find_addresses(table: table_heads.Table, shown: str) -> Iterator[Finding]:
         is_list = texts[0] in table.lists
         settings["columns"] = {texts[0]: {"list": True} if is_list else {"missing": "default", "default": ""}}
     doubts = () if len(named) == 1 else (f"which column has the address of the image: {', '.join(urls)}?",)
-    note = f"its other columns are not stored: {', '.join(each for each in others if each not in texts[:1])}"
     yield Finding(
         "urls",
         f"{shown}; the column {named[0]!r} has addresses of web servers",
         settings,
-        (note,) if len(others) > len(texts[:1]) else (),
+        _not_stored(others, texts[:1]),
         input=table.path,
         doubts=doubts,
     )
@@ -482,6 +509,12 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
     above = {each.split("/")[0] for each in table.values("file_name") if "/" in each}
     if above and all(folder.path == at for folder in folders) and not splits_in(above).keys() >= above:
         doubts.append(f"the folders in file_name ({name_some(sorted(above))}) would be splits: are they classes?")
+    classes = {each.split("/")[-2] for each in table.values("file_name") if "/" in each}
+    if label is None and len(classes) > 1:
+        doubts.append(
+            f"the folders in file_name ({name_some(sorted(classes))}) are not stored: if they are classes, take the "
+            "preset imagefolder"
+        )
     if label is not None and label_columns.are_texts(table.values(label)):
         stored = f"--set 'columns={{{label}: {{type: string}}}}' stores it"
         notes = (f"most rows have a text of their own in the column {label!r}, so it is no label: {stored}",)
@@ -489,8 +522,7 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
         settings["label"] = {"by": "column", "column": label}
         distinct = sorted(set(table.values(label)))
         notes = (f"the label is the column {label!r} ({name_some(distinct)}); for none set label={{by: none}}",)
-    if left := [name for name in others if name != label]:
-        notes += (f"its other columns are not stored unless columns names them: {', '.join(left)}",)
+    notes += _not_stored(others, [label] if label is not None else [])
     yield Finding("imagefolder_metadata", evidence, settings, notes, doubts=tuple(doubts))
 
 
@@ -509,6 +541,22 @@ def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) ->
     if place.column != table.path_column:
         settings.pop("source.manifest.image_pattern", None)
     return settings
+
+
+def _splits_of_paths(at: str, table: table_heads.Table, place: table_heads.Place) -> tuple[dict[str, Any], str]:
+    """Returns the setting for a table whose paths begin with the folders of splits, or a doubt if they are deeper."""
+    above = [posixpath.dirname(name).removeprefix("./").split("/") for name in table.values(place.column)]
+    splits = splits_in({folders[0] for folders in above})
+    if place.folder == at and len({*splits.values()}) > 1 and all(folders[0] in splits for folders in above):
+        rename = {name: split for name, split in splits.items() if name != split}
+        return {"split": {"by": "directory", **({"rename": rename} if rename else {})}}, ""
+    inner = splits_in({name for folders in above for name in folders} | {n for p in place.inside for n in p.split("/")})
+    if len({*inner.values()}) < 2:
+        return {}, ""
+    return {}, (
+        f"the images are in the folders {name_some(sorted(inner))}, and no column names their splits: add a column "
+        "split, or set split.by=hash if they are none"
+    )
 
 
 def _of_split_folders(probe: FolderProbe, at: str, table: table_heads.Table) -> dict[str, Any]:

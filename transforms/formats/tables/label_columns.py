@@ -12,6 +12,7 @@ from imagebeam.transforms.sources.folder_probe import split_meant, splits_named
 
 _NUM_SPLITS = 6  # values of a column of splits
 _SEPARATORS = ("|", ";", ",", " ")
+_ALSO_IN_NAMES = ("+", "/", "&", "_", "-")  # they may also be between several classes
 
 
 def find_label(table: table_heads.Table, others: Sequence[str]) -> tuple[str | None, bool]:
@@ -70,16 +71,15 @@ def find_text(table: table_heads.Table, others: Sequence[str]) -> str | None:
 
 
 def find_split(table: table_heads.Table) -> str | None:
-    """Returns the column whose values are the names of splits; None if there is none."""
-    for name in table.columns:
-        values = {*table.values(name)}
-        if (
-            name.lower() in name_signs.SPLIT_COLUMNS
-            and 0 < len(values) <= _NUM_SPLITS
-            and any(map(split_meant, values))
-        ):
-            return name
-    return None
+    """Returns the column whose values are the names of splits; None if there is none.
+
+    A column that is not called so has several splits, and no other value.
+    """
+    held = {name: {*table.values(name)} for name in table.columns}
+    meant = {name: {*map(split_meant, each)} for name, each in held.items() if 0 < len(each) <= _NUM_SPLITS}
+    named = (name for name, splits in meant.items() if name.lower() in name_signs.SPLIT_COLUMNS and splits != {None})
+    other = (name for name, splits in meant.items() if None not in splits and len(splits) > 1)
+    return next(named, None) or next(other, None)
 
 
 def may_be_splits(table: table_heads.Table, others: Sequence[str]) -> list[str]:
@@ -116,10 +116,15 @@ def separator_of(values: Sequence[str]) -> str:
 def may_be_several(values: Sequence[str]) -> str:
     """Returns the text that may be between several classes of one cell, which `separator_of` does not prove; or ""."""
     distinct = {*values}
+    for separator in _ALSO_IN_NAMES:
+        if any(
+            separator in value and distinct.issuperset(value.split(separator)) for value in distinct
+        ):  # rust, scab, rust+scab
+            return separator
     for separator in _SEPARATORS:
         parts = [frozenset(value.split(separator)) for value in distinct]
         several = [each for each in parts if len(each) > 1]
-        if several and separator in "|;":
+        if several and (separator in "|;" or all(map(str.isdecimal, frozenset().union(*parts)))):
             return separator
         alone = frozenset().union(*(each for each in parts if len(each) == 1))
         if any(each <= alone or any(each < outer for outer in several) for each in several):  # a, b, a b
@@ -128,7 +133,9 @@ def may_be_several(values: Sequence[str]) -> str:
 
 
 def is_flag(table: table_heads.Table, name: str) -> bool:
-    """Returns whether a column holds 0 and 1, or -1 and 1."""
+    """Returns whether a column holds 0 and 1, or -1 and 1, and is not called a split."""
+    if may_be_splits(table, [name]):
+        return False
     values = {*table.values(name)}
     return bool(values) and values <= {"0", "1", "-1", "0.0", "1.0"}
 

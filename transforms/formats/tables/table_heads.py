@@ -15,6 +15,7 @@ from imagebeam.transforms.formats.tables import table_formats
 from imagebeam.transforms.sources import files as files_lib
 from imagebeam.transforms.sources import name_signs
 from imagebeam.transforms.sources.folder_probe import (
+    HEAD_BYTES,
     Folder,
     FolderProbe,
     extension_of,
@@ -58,6 +59,12 @@ def read_table(probe: FolderProbe, path: str) -> Table | None:
     return table and _with_paths(table)
 
 
+def is_whole(probe: FolderProbe, table: Table) -> bool:
+    """Returns whether a table was read to its end."""
+    is_short = len(table.rows) < (_NUM_PARQUET_ROWS if extension_of(table.path) == ".parquet" else _MAX_ROWS)
+    return is_short and (extension_of(table.path) == ".parquet" or len(probe.head(table.path)) < HEAD_BYTES)
+
+
 _PATHS = (r"(.*)#\d+", r"[A-Za-z]:(?:.*[\\/])?([^\\/]+)")  # 1.jpg#0, and paths of Windows
 
 
@@ -71,7 +78,8 @@ def _with_paths(table: Table) -> Table:
         values = table.values(column)
         for pattern in _PATHS if values else ():
             found = {each: match[1] for each in values if (match := re.fullmatch(pattern, each)) and is_image(match[1])}
-            if len(found) == len({*values}):
+            is_same = len({*found.values()}) == len(found)  # else the folders of such paths tell images apart
+            if is_same and len(found) == len({*values}):
                 rows, last_rows = (
                     tuple({**row, column: found.get(row.get(column, ""), "")} for row in each)
                     for each in (table.rows, table.last_rows)
@@ -295,7 +303,7 @@ def find_place(probe: FolderProbe, at: str, table: Table) -> Place | None:
 
 
 def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
-    """Yields all folders that have images of the first column that names some, the nearest one first."""
+    """Yields all folders that have images of the first column that names some: the one with most of them first."""
     home = probe.look(posixpath.dirname(table.path))
     top = probe.look(at)
     folders = [home, top, *(probe.look(home.below(name)) for name in home.folders[:_NUM_FOLDERS])]
@@ -317,6 +325,7 @@ def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
         ]
         spread_out = _find_spread(found, singles[0]) if singles else None
         likely = [each for each in singles if each.found >= len(values) / 4]
+        likely.sort(key=lambda each: (-each.found, split_meant(each.folder) != split_meant(table.path)))
         if column in table.lists:  # paths as they are, and no templates
             spread_out, likely = None, [each for each in likely if each.has_extension]
         if spread_out is not None:
@@ -336,6 +345,11 @@ def _find_spread(found: Mapping[str, Sequence[bool | None]], single: Place) -> P
     above = posixpath.commonpath([posixpath.dirname(path) for path in holders])
     inside = tuple(sorted(path.removeprefix(f"{above}/") for path in holders))
     return single._replace(folder=above, found=number, inside=inside)
+
+
+def has_image(probe: FolderProbe, folder: str, name: str) -> bool:
+    """Returns whether a folder has an image of a name, with or without its extension."""
+    return _look_up(probe, probe.look(folder), name) is not None
 
 
 def _look_up(probe: FolderProbe, folder: Folder, value: str) -> bool | None:

@@ -6,7 +6,7 @@ import codecs
 import contextlib
 import dataclasses
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from imagebeam import errors, features, storage
@@ -176,22 +176,15 @@ class Tables(base_format.Format):
 
     def reads(self, probe: folder_probe.FolderProbe, at: str) -> base_format.Reads | None:
         paths = (self.path,) if isinstance(self.path, str) else self.path or ()
-        table = table_heads.read_table(probe, posixpath.join(at, paths[0])) if len(paths) == 1 else None
-        place = None if table is None else table_heads.find_place(probe, at, table)
-        if table is None or place is None or self.image is None:
+        if len(paths) != 1 or self.image is None:
             return base_format.Reads(files=paths)
-        folder, above = place.folder, posixpath.join(place.folder, "")
-        has_paths = bool(place.inside) or any("/" in name for name in table.values(place.column))
-        named = {posixpath.splitext(posixpath.basename(name))[0] for name in table.values(place.column)}
-
-        def is_image(path: str) -> bool:
-            path = posixpath.join(at, path)
-            stem = posixpath.splitext(posixpath.basename(path))[0]
-            if stem not in named and not named.isdisjoint(folder_probe.beginnings(stem)):
-                return False  # 1_mask.png is another image than the 1 of the table
-            return posixpath.dirname(path) == folder or (has_paths and path.startswith(above))
-
-        return base_format.Reads(is_image, files=paths)
+        holder, _, name = paths[0].rpartition("/")
+        holders = probe.look(at).folders if holder == "*" else (holder,)  # */labels.csv is of the folders of splits
+        tables = [table_heads.read_table(probe, posixpath.join(at, each, name)) for each in holders]
+        known = [_images_of(probe, at, table) for table in tables if table is not None]
+        if not known or None in known:
+            return base_format.Reads(files=paths)
+        return base_format.Reads(lambda path: any(each is not None and each(path) for each in known), files=paths)
 
     def gives(self) -> base_format.Gives:
         refuses: tuple[tuple[str, str], ...] = ()
@@ -224,6 +217,27 @@ class Tables(base_format.Format):
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:
         return detect_tables.find_tables(probe, at)
+
+
+def _images_of(probe: folder_probe.FolderProbe, at: str, table: table_heads.Table) -> Callable[[str], bool] | None:
+    """Returns whether an image may be in a table, by its path below the input; None if its images are not found."""
+    place = table_heads.find_place(probe, at, table)
+    if place is None:
+        return None
+    folder, above = place.folder, posixpath.join(place.folder, "")
+    names = table.names_in(place.column)
+    has_paths = bool(place.inside) or any("/" in name for name in names)
+    named = {form for name in map(posixpath.basename, names) for form in (name, posixpath.splitext(name)[0])}
+    is_whole = table_heads.is_whole(probe, table)
+
+    def is_named(path: str) -> bool:
+        path = posixpath.join(at, path)
+        stem = posixpath.splitext(posixpath.basename(path))[0]
+        if stem not in named and (is_whole or not named.isdisjoint(folder_probe.beginnings(stem))):
+            return False  # 1_mask.png is another image than the 1 of the table
+        return posixpath.dirname(path) == folder or (has_paths and path.startswith(above))
+
+    return is_named
 
 
 def _open_table(
