@@ -611,6 +611,72 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("groups of shapes are not stored",),
         images("#.jpg") | files_of("#.json", LABELME.replace('"points"', '"group_id": 1, "points"')),
     ),
+    "labels-of-numbers-with-blanks": (
+        None,
+        ("cells of 'ids' may have several classes with ' ' between them",),
+        images("p/#.jpg") | {"a.csv": rows("image,ids", "{n}.jpg,{0}", ("147 61", "147 8"), numbers=range(4))},
+    ),
+    "labels-with-plus": (
+        None,
+        ("cells of 'label' may have several classes with '+' between them",),
+        images("p/#.jpg")
+        | {"a.csv": rows("image,label", "{n}.jpg,{0}", ("rust", "scab", "rust+scab"), numbers=range(4))},
+    ),
+    "flags-and-a-number": (
+        "multilabel",
+        ("each column of 0 and 1 is a class", "its other columns are not stored unless columns names them: age"),
+        images("p/#.jpg") | {"a.csv": rows("image,a,b,c,age", "{n}.jpg,{0},1,0,{n}", ("0", "1"), numbers=range(4))},
+    ),
+    "first-line-is-a-row": (
+        None,
+        ("the first line of a.csv names an image, x0: if it is a row, name the columns in source.manifest.header",),
+        images("p/x#.jpg") | {"a.csv": "".join(f"x{n},a text of {n}\n" for n in range(4))},
+    ),
+    "table-of-two-folders-of-equal-names": (
+        None,
+        ("other folders have images of these names: for those set source.manifest.root=rgb",),
+        images("{nir,rgb}/#.png") | {"a.csv": rows("id,label", "{n},{0}", ("a", "b"), numbers=range(4))},
+    ),
+    "table-of-each-class": (
+        None,
+        ("b.csv have the same columns, of other images: a glob in source.manifest.path reads them, too",),
+        images("p/a#.jpg", "p/b#.jpg")
+        | {f"{c}.csv": rows("file,label", f"{c}{{n}}.jpg,{{0}}", ("x", "y"), numbers=range(4)) for c in "ab"},
+    ),
+    "compressed-table": (
+        None,
+        ("labels.csv.gz is not read: if it says what the images show, save it as CSV",),
+        images("{site_a,site_b}/#.jpg") | {"labels.csv.gz": "x"},
+    ),
+    "splits-below-cameras-above-classes": (
+        None,
+        ("the images are in the folders cat, dog of canon/train: for these as the classes set source.pattern=",),
+        images("{canon,nikon}/{train,test}/{cat,dog}/#.jpg"),
+    ),
+    "class-beside-folders-of-classes": (
+        None,
+        ("Defect holds no images, but the folders dent, scratch: are these classes?",),
+        images("Good/g#.jpg", "Defect/{dent,scratch}/d#.jpg"),
+    ),
+    "folders-of-one-folder-each": (
+        None,
+        ("the classes may be five, ten, or the folders in them",),
+        images("five/five/{a,b}/x#.jpg", "ten/ten/y#.jpg"),
+    ),
+    "metadata-with-splits": (
+        None,
+        ("the column 'phase' may be the split: set split={by: column, column: phase}",),
+        images("#.png") | {"metadata.csv": rows("file_name,phase", "{n}.png,{0}", ("train", "test"), numbers=range(4))},
+    ),
+    "metadata-beside-folders-of-classes": (
+        None,
+        ("the folders in file_name (cat, dog) are not stored: if they are classes, take the preset imagefolder",),
+        images("{train,test}/{cat,dog}/#.png")
+        | {
+            f"{s}/metadata.csv": rows("file_name,by", "{0}/{n}.png,x", ("cat", "dog"), numbers=range(4))
+            for s in ("train", "test")
+        },
+    ),
     "table-of-a-folder-of-several": (
         None,
         ("fold_0, fold_1, fold_2, ...: names of parts", "kaggle may be meant, which reads more than images: p.csv"),

@@ -133,6 +133,10 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
         doubts.append(f"{name_some(named)}: names of a split, not of classes")
     if len(first) == 1:
         doubts.append(f"{first[0]} would be the only class")
+    elif deeper := _without_images(probe, holders[0]):
+        doubts.append(
+            f"{deeper.path} holds no images, but the folders {name_some(deeper.folders)}: are these classes? {_DEEPER}"
+        )
     elif _notes_on_depth(probe, holders[0]):
         below = [{*each.folders} for each in probe.some(holders[0], first)]
         are_named = not any(map(name_signs.COUNTED.search, set().union(*below))) and not set.intersection(*below)
@@ -142,6 +146,14 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
     doubts += filter(None, (_repeated_folders(probe, each) for each in holders))
     doubts += [*filter(None, (contradictions.aligned(probe, each) for each in holders))][:1]
     return tuple(dict.fromkeys(doubts))
+
+
+def _without_images(probe: FolderProbe, holder: Folder) -> Folder | None:
+    """Returns the first folder that holds several folders of images, where the others hold images: Defect/dent."""
+    looked = [*probe.some(holder, holder.folders)]
+    are_mixed = any(each.images for each in looked)
+    deeper = (each for each in looked if not each.images and len(each.folders) > 1)
+    return next(deeper, None) if are_mixed else None
 
 
 def _notes_on_depth(probe: FolderProbe, holder: Folder) -> list[str]:
@@ -195,6 +207,12 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
         {name for folder, known in zip(looked, splits) for name in folder.folders if name not in known}
     ):
         doubts.append(f"{name_some(root.folders)} also hold {name_some(others)}: each may be a data set of its own")
+    inner = probe.look(looked[0].below(next(iter(splits[0]))))
+    if not inner.images and len(inner.folders) > 1:  # canon/train/cat/x.jpg
+        doubts.append(
+            f"the images are in the folders {name_some(inner.folders)} of {inner.path}: for these as the classes set "
+            "source.pattern='[^/]+/(?P<split>[^/]+)/(?P<label>[^/]+)/.*'"
+        )
     yield Finding("image_folder", evidence, settings, doubts=tuple(doubts), reads_images_alone=True)
 
 

@@ -164,7 +164,11 @@ def workbooks(seen: Seen) -> Iterator[Line]:
             "read: save them as TIFFs of float32, and each is read as an image, or beside one (docs/recipes/bands.md)"
         )
         yield Line(text, paths=maps)
-    for kind, suffixes in (("spreadsheet", (".xlsx", ".xls", ".ods")), (".mat file", (".mat",))):
+    for kind, suffixes in (
+        ("spreadsheet", (".xlsx", ".xls", ".ods")),
+        (".mat file", (".mat",)),
+        ("compressed table", (".csv.gz", ".tsv.gz", ".jsonl.gz", ".json.gz")),
+    ):
         paths = [folder.below(name) for folder in seen.files for name in folder.ending(*suffixes)]
         if len(paths) == 1:
             yield Line(f"{paths[0]} is not read: if it says what the images show, save it as CSV", paths=paths)

@@ -87,6 +87,11 @@ def _best_of(
         findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
     meant, columns = split_meant(posixpath.basename(found[0][0].path)), found[0][0].columns
     parts = [each.path for each, _ in others if each.columns == columns and _is_other_split(each, meant)]
+    if is_read and not parts and (own := _of_other_images(probe, at, found[0][0], [each for each, _ in others])):
+        doubt = (
+            f"{name_some(own)} have the same columns, of other images: a glob in source.manifest.path reads them, too"
+        )
+        findings[:] = [dataclasses.replace(each, doubts=(*each.doubts, doubt)) for each in findings]
     if is_read and parts:
         doubt = (
             f"{name_some(parts)} may be the other splits: to read all set source.manifest.path to a glob of these "
@@ -101,6 +106,20 @@ def _best_of(
         )
         findings[:] = [dataclasses.replace(each, doubts=(*each.doubts, doubt)) for each in findings]
     yield from findings
+
+
+def _of_other_images(
+    probe: FolderProbe, at: str, table: table_heads.Table, others: Sequence[table_heads.Table]
+) -> list[str]:
+    """Returns the paths of other tables of the same columns that have other images, and are not of tests."""
+    place = table_heads.find_place(probe, at, table)
+    named = {*table.values(place.column)} if place is not None else set()
+    return [
+        each.path
+        for each in others
+        if each.columns == table.columns and _order(each.path)[0] != _LAST
+        if place is not None and named.isdisjoint(each.values(place.column))
+    ]
 
 
 def _is_other_split(table: table_heads.Table, split: str | None) -> bool:
@@ -416,7 +435,7 @@ def _find_label(
             f"cells of {label!r} may have several classes with {separator!r} between them: for those take the preset "
             f"multilabel with label={{by: column, column: {label}, separator: {separator!r}}}",
         )
-    kind = label_columns.kind_of(values, distinct)
+    kind = label_columns.kind_of(values)
     if kind == "class":
         settings["label.column"] = label
         if len(distinct) * 2 > len(values):
@@ -506,6 +525,10 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
         for name in others
         if any(each.startswith("{") for each in table.values(name))
     ]
+    if split := next(
+        filter(None, [label_columns.find_split(table), *label_columns.may_be_splits(table, others)]), None
+    ):
+        doubts.append(f"the column {split!r} may be the split: set split={{by: column, column: {split}}}")
     above = {each.split("/")[0] for each in table.values("file_name") if "/" in each}
     if above and all(folder.path == at for folder in folders) and not splits_in(above).keys() >= above:
         doubts.append(f"the folders in file_name ({name_some(sorted(above))}) would be splits: are they classes?")

@@ -23,7 +23,7 @@ def find_label(table: table_heads.Table, others: Sequence[str]) -> tuple[str | N
     usable = [name for name in usable if not name_signs.NO_LABELS.fullmatch(name)]
     usable = [name for name in usable if (values := table.values(name)) and not are_no_labels(values)]
     if not table.has_header:  # its names are not the user's
-        usable = [name for name in usable if not _are_unique(table.values(name))]
+        usable = [n for n in usable if not _are_unique(table.values(n)) or kind_of(table.values(n)) == "float"]
     by_name = {name.lower(): name for name in usable}
     for name in name_signs.LABELS:
         if name in by_name and (name in name_signs.SURE_LABELS or len({*table.values(by_name[name])}) > 1):
@@ -75,7 +75,7 @@ def find_split(table: table_heads.Table) -> str | None:
 
     A column that is not called so has several splits, and no other value.
     """
-    held = {name: {*table.values(name)} for name in table.columns}
+    held = {name: values for name in table.columns if not are_no_labels([*(values := {*table.values(name)})])}
     meant = {name: {*map(split_meant, each)} for name, each in held.items() if 0 < len(each) <= _NUM_SPLITS}
     named = (name for name, splits in meant.items() if name.lower() in name_signs.SPLIT_COLUMNS and splits != {None})
     other = (name for name, splits in meant.items() if None not in splits and len(splits) > 1)
@@ -146,8 +146,9 @@ def is_prose(table: table_heads.Table, name: str) -> bool:
     return bool(values) and sum(len(value.split()) for value in values) >= 3 * len(values)
 
 
-def kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
+def kind_of(values: Sequence[str]) -> str:
     """Returns `label.type` of a column: class, int or float."""
+    distinct = {*values}
     if not all(map(table_heads.is_number, values)):
         return "class"
     if any("." in value and float(value) != int(float(value)) for value in distinct):

@@ -185,7 +185,10 @@ def _find_delimiter(path: str, lines: Sequence[str]) -> str:
     found = max((each for each in usual if some and each in some[0]), key=rank, default="")
     if not found and extension_of(path) == ".txt" and some:
         return table_formats.WHITESPACE if any("  " in line.strip() for line in some) else " "
-    has_blanks = found and any(re.search(f'{re.escape(found)} +"', line) for line in some)
+    has_blanks = found and (
+        any(re.search(f'{re.escape(found)} +"', line) for line in some)
+        or all(found in line and line.count(found) == line.count(f"{found} ") for line in some)
+    )
     return f"{found}{table_formats.AND_BLANK}" if has_blanks else found
 
 

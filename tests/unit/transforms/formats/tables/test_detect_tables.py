@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ import imagebeam
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from tests import case_tables, command_line, datasets, folder_shapes
-from tests.folder_shapes import images, table
+from tests.folder_shapes import Tree, images, table
+from tests.odd_layouts import rows
 
 LABELS = table("image,label", (f"{n}.jpg,{'cd'[n % 2]}" for n in range(4)))
 WITHOUT_HEADER = "0.jpg,c\n1.jpg,d\n"
@@ -231,7 +233,37 @@ def test_images_in_folders_that_the_table_does_not_name_are_doubtful(tmp_path: p
         (images("images/#.jpg", "test/1#.jpg"), ""),
     ]:
         folder = case_tables.new_folder(tmp_path)
-        rows = [f"{number},{('cat', 'dog')[number % 2]}" for number in range(4)]
-        found = recognized(folder, {**tree, "labels.csv": table("id,label", rows)})
+        lines = [f"{number},{('cat', 'dog')[number % 2]}" for number in range(4)]
+        found = recognized(folder, {**tree, "labels.csv": table("id,label", lines)})
         assert found.candidates[0].preset == "kaggle"
         assert (found.sure is None) == bool(doubt) and doubt in " ".join(found.candidates[0].doubts)
+
+
+@pytest.mark.parametrize(
+    ("tree", "split"),
+    [
+        (
+            images("p/#.jpg")
+            | {"a.csv": rows("image,label,data set", "{n}.jpg,a,{0}", ("train", "valid"), numbers=range(4))},
+            {"by": "column", "column": "data set", "rename": {"valid": "validation"}},
+        ),
+        (
+            images("{train,val}/#.jpg")
+            | {"a.csv": rows("image,label", "{0}/{n}.jpg,{1}", ("train", "val"), ("a", "b"), numbers=range(4))},
+            {"by": "directory", "rename": {"val": "validation"}},
+        ),
+    ],
+    ids=["column-of-any-name", "paths"],
+)
+def test_splits_are_those_of_a_column_or_of_paths(tmp_path: pathlib.Path, tree: Tree, split: dict[str, Any]) -> None:
+    found = recognized(tmp_path, tree)
+    assert found.sure is not None
+    assert found.sure.settings["split"] == split
+
+
+def test_images_that_most_rows_name_come_before_those_of_the_first_folder(tmp_path: pathlib.Path) -> None:
+    tree = images("test/#.png", numbers=range(1, 7)) | images("train/#.png", numbers=range(1, 13))
+    tree |= {"trainLabels.csv": rows("id,label", "{n},{0}", ("a", "b"), numbers=range(1, 13))}
+    found = recognized(tmp_path, tree)
+    assert found.sure is not None
+    assert found.sure.settings["source.manifest.root"] == "train"
