@@ -161,7 +161,10 @@ def test_ranking_finds_keys_that_occur_twice_even_in_two_sets(monkeypatch: pytes
                 assert_that((created | name >> rank_references.RankReferences(order)).rankings, check, label=f"C{name}")
 
 
-def test_ranking_names_the_first_five_duplicates_and_the_labels_of_classes_sorted() -> None:
+def test_ranking_names_the_first_five_duplicates_and_the_labels_of_classes_sorted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", 2)  # several duplicates in each
     labels = ["dog", "caf\udce9", "cat", "dog", 3, 2.5, None]
     listed = enumerate(labels)
     refs = [("test" if label == "dog" else "train", ref(f"{index}.jpg", label=label)) for index, label in listed]
@@ -174,7 +177,9 @@ def test_ranking_names_the_first_five_duplicates_and_the_labels_of_classes_sorte
         assert ranking.classes == {"test": {"dog"}, "train": {"caf\udce9", "cat"}}
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        assert_that((pipeline | create(refs * 3) | rank_references.RankReferences(BY_HASH)).rankings, check)
+        created = pipeline | create(refs * 3)
+        for name, order in ORDERS.items():
+            assert_that((created | name >> rank_references.RankReferences(order)).rankings, check, label=f"C{name}")
 
 
 def sort_in_bundle(

@@ -91,6 +91,16 @@ def test_whole_dataset_is_ranked_as_its_intervals_are(refs: list[ImageRef], run_
     assert len(found) == len(refs)
 
 
+def test_references_of_one_key_or_group_are_in_the_order_of_keys_and_addresses() -> None:
+    by_group = HashOrder(0, b"imagebeam.split", field="group")
+    for order, refs in [
+        (BY_HASH, [ref("a")._replace(uri=f"/{number}.jpg") for number in range(9)]),
+        (by_group, [ref(f"{number}.jpg", group="litter") for number in range(9)]),
+    ]:
+        for listed in (refs, refs[::-1]):
+            assert [*ranked(sort_intervals.sort_whole(listed, order)).values()] == refs
+
+
 values = st.sampled_from([0, 1, 784, -1, None, "", "cat", "it's", b"x", (), (1.0,), 1.0, -0.0, ("a", None)])
 
 
