@@ -73,7 +73,7 @@ def open_dataset(
         ConfigError: if the address cannot be read here, an option is not known, or there is no such snapshot.
     """
     folder = None if cache_dir is None else option_values.path("cache_dir", cache_dir)
-    max_bytes = option_values.whole(1)("cache_bytes", cache_bytes)
+    max_bytes = option_values.whole(1, 1 << 60)("cache_bytes", cache_bytes)
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise errors.ConfigError(
             "option-bad-value", f"storage_options is {storage_options!r}; it must be a dict of the storage's options"

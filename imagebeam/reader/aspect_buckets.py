@@ -32,15 +32,16 @@ def aspect_buckets(area: int, step: int = 64, max_aspect: float = 2.0) -> list[t
     Raises:
         ConfigError: if no size has so few pixels and such an aspect ratio.
     """
-    area, step = option_values.whole(1)("area", area), option_values.whole(1)("step", step)
+    longest = option_values.MAX_SIDE
+    area, step = option_values.whole(1, longest**2)("area", area), option_values.whole(1, longest)("step", step)
     if not (max_aspect := option_values.number("max_aspect", max_aspect)) >= 1:
         raise option_values.bad_value("max_aspect", max_aspect, "it must be at least 1")
     if area < step * step:
         raise option_values.bad_value("area", area, f"it must be at least {step} * {step}, the square of step")
     found = set()
-    for side in range(step, area // step + 1, step):
+    for side in range(step, min(area // step, longest) + 1, step):
         other = area // side // step * step
-        if max(side, other) <= max_aspect * min(side, other):
+        if max(side, other) <= min(max_aspect * min(side, other), longest):
             found |= {(side, other), (other, side)}
     if not found:
         raise option_values.bad_value(

@@ -25,7 +25,7 @@ class BucketOptions(picture_options.PictureOptions, order_options.OrderOptions):
     """
 
     buckets: tuple[tuple[int, int], ...] | None = option_values.option(None, option_values.buckets)
-    max_pixels: int | None = option_values.option(None, option_values.whole(1, may_be_none=True))
+    max_pixels: int | None = option_values.option(None, option_values.whole(1, 1 << 53, may_be_none=True))
     batch_multiple: int | None = option_values.option(None, option_values.whole(1, may_be_none=True))
 
     def conflicts_of_buckets(self) -> Iterator[str]:
@@ -54,6 +54,11 @@ class BucketOptions(picture_options.PictureOptions, order_options.OrderOptions):
                     yield (
                         f"max_pixels is {self.max_pixels:,}, and {self.multiple} images of {size[0]} x {size[1]} have "
                         f"more: give at least {self.multiple * size[0] * size[1]:,}, or smaller buckets"
+                    )
+                if rows > option_values.MAX_BATCH_SIZE:
+                    yield (
+                        f"max_pixels is {self.max_pixels:,}, as {rows:,} images of {size[0]} x {size[1]} have, and a "
+                        f"batch has {option_values.MAX_BATCH_SIZE:,} at most: give less"
                     )
             if self.batch_size is not None and self.batch_size != max(self.bucket_batch_sizes):
                 yield f"batch_size is {self.batch_size}, and max_pixels decides it: give None for one of them"

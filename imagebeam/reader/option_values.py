@@ -21,7 +21,10 @@ from imagebeam.reader import record_order
 Convert = Callable[[str, Any], Any]
 
 _JITTERS = {"brightness": 1, "contrast": 1, "saturation": 1, "hue": 0}  # and the value that changes nothing
-_MAX_SIDE = 65_500  # pixels, the largest side of a JPEG
+MAX_SIDE = (1 << 15) - 1  # pixels, the largest side that the code in C resizes to
+MAX_BATCH_SIZE = 1 << 24
+_MAX_BUCKETS = (1 << 15) - 1  # `aspect_buckets.choose` numbers them in 16 bits
+_MAX_WHOLE = (1 << 31) - 1  # epochs times records stay below 2**63
 SHUFFLES = ("stream", "global", None)
 CROPS = ("random", "cover", "center", "resize_shorter", "squash", "letterbox", "pad", None)
 INTERPOLATIONS = ("bilinear", "bicubic")
@@ -44,8 +47,8 @@ def bad_value(name: str, value: Any, expected: str) -> errors.ConfigError:
     return errors.ConfigError("option-bad-value", f"{name} is {value!r}; {expected}")
 
 
-def whole(least: int | None = None, *, may_be_none: bool = False) -> Convert:
-    """Returns a converter to whole numbers from `least` on."""
+def whole(least: int | None = None, most: int = _MAX_WHOLE, *, may_be_none: bool = False) -> Convert:
+    """Returns a converter to whole numbers from `least` to `most`; to any, such as a seed, without `least`."""
 
     def convert(name: str, value: Any) -> int | None:
         if value is None and may_be_none:
@@ -53,6 +56,8 @@ def whole(least: int | None = None, *, may_be_none: bool = False) -> Convert:
         number = None if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
         if number is None or (least is not None and number < least):
             raise bad_value(name, value, "it must be a whole number" + ("" if least is None else f" from {least} on"))
+        if least is not None and number > most:
+            raise bad_value(name, value, f"it must be at most {most:,}")
         return number
 
     return convert
@@ -163,15 +168,16 @@ def image_size(name: str, value: Any) -> int | tuple[int, int] | None:
         return None
     sides = _to_list(value)
     try:
-        if isinstance(value, bool) or (sides is not None and len(sides) != 2):
+        given = [value] if sides is None else sides
+        if any(isinstance(side, bool) for side in given) or (sides is not None and len(sides) != 2):
             raise TypeError
-        found = [operator.index(side) for side in ([value] if sides is None else sides)]
+        found = [operator.index(side) for side in given]
     except TypeError as e:
         raise bad_value(name, value, "it must be a whole number of pixels, or two of them, (height, width)") from e
     if min(found) < 1:
         raise bad_value(name, value, "it must be at least 1 pixel")
-    if max(found) > _MAX_SIDE:
-        raise bad_value(name, value, f"it must be at most {_MAX_SIDE:,} pixels")
+    if max(found) > MAX_SIDE:
+        raise bad_value(name, value, f"it must be at most {MAX_SIDE:,} pixels, to which images can be resized")
     return found[0] if sides is None else (found[0], found[1])
 
 
@@ -180,9 +186,11 @@ def buckets(name: str, value: Any) -> tuple[tuple[int, int], ...] | None:
     if value is None:
         return None
     found = [image_size(f"{name}[{place}]", each) for place, each in enumerate(_to_list(value) or [])]
-    sizes = [(each, each) if isinstance(each, int) else each or (0, 0) for each in found]
-    if not sizes or len(set(sizes)) < len(sizes):
+    sizes = [(each, each) if isinstance(each, int) else each for each in found if each is not None]
+    if not sizes or len(set(sizes)) < len(found):
         raise bad_value(name, value, "it must be a list of different sizes, (height, width), as of aspect_buckets")
+    if len(sizes) > _MAX_BUCKETS:
+        raise errors.ConfigError("option-bad-value", f"{name} are {len(sizes):,}; give {_MAX_BUCKETS:,} at most")
     return tuple(sizes)
 
 
@@ -233,7 +241,10 @@ def weights(name: str, value: Any) -> Any:
         return value
     if not isinstance(value, Mapping) or not value:
         raise bad_value(name, value, "it must be {id of a class: weight}, or the key of a feature")
-    found = {whole(0)("a class of " + name, key): number(f"{name}[{key}]", each) for key, each in value.items()}
+    found = {
+        whole(0, (1 << 63) - 1)("a class of " + name, key): number(f"{name}[{key}]", each)
+        for key, each in value.items()
+    }
     if min(found.values()) < 0:
         raise bad_value(name, value, "a weight must be 0 or more")
     return found

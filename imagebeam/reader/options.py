@@ -123,7 +123,7 @@ class ReadOptions(bucket_options.BucketOptions):
     on_error: str = option_values.option("raise", option_values.choice(("raise", "skip")))
     max_error_fraction: float = option_values.option(0.01, option_values.fraction(may_be_zero=True))
     threads: int | None = option_values.option(None, option_values.whole(1, may_be_none=True))
-    prefetch: int = option_values.option(2, option_values.whole(1))
+    prefetch: int = option_values.option(2, option_values.whole(1, 1 << 20))
     views: Mapping[str, Sequence[Any]] | None = option_values.option(None, option_values.views)
     map: Callable[..., Mapping[str, Any]] | None = option_values.option(None, option_values.function)  # noqa: RUF009
     batch_map: Callable[..., Mapping[str, Any]] | None = option_values.option(None, option_values.function)  # noqa: RUF009

@@ -37,20 +37,22 @@ class OrderOptions:
         shuffle_records: the same as a number of records.
     """
 
-    batch_size: int | None = option_values.option(None, option_values.whole(1, may_be_none=True))
+    batch_size: int | None = option_values.option(
+        None, option_values.whole(1, option_values.MAX_BATCH_SIZE, may_be_none=True)
+    )
     shuffle: str | None = option_values.option("stream", option_values.choice(option_values.SHUFFLES))
     seed: int = option_values.option(0, option_values.whole())
     num_epochs: int | None = option_values.option(None, option_values.whole(1, may_be_none=True))
-    repeats: int = option_values.option(1, option_values.whole(1))
+    repeats: int = option_values.option(1, option_values.whole(1, 1 << 20))
     first_epoch: int = option_values.option(0, option_values.whole(0))
     next_epoch_each_iteration: bool = option_values.option(False, option_values.truth())
     process_index: int = option_values.option(0, option_values.whole())
-    process_count: int = option_values.option(1, option_values.whole(1))
+    process_count: int = option_values.option(1, option_values.whole(1, 1 << 20))
     drop_remainder: bool = option_values.option(True, option_values.truth())
     pad: bool = option_values.option(False, option_values.truth())
     deterministic: bool = option_values.option(True, option_values.truth())
     state: record_order.ReaderState | None = option_values.option(None, option_values.state)  # noqa: RUF009
-    shuffle_bytes: int = option_values.option(256 << 20, option_values.whole(1))
+    shuffle_bytes: int = option_values.option(256 << 20, option_values.whole(1, 1 << 60))
     shuffle_records: int | None = option_values.option(None, option_values.whole(1, may_be_none=True))
 
     def conflicts_of_order(self) -> Iterator[str]:

@@ -10,6 +10,7 @@ import functools
 
 import numpy as np
 
+from imagebeam import errors
 from imagebeam.reader import crops, image_decoder
 from imagebeam.reader import options as options_lib
 
@@ -66,7 +67,10 @@ class PatchDecoder:
 
         def decode(row: int) -> None:
             down, across = grids[row].tolist()
-            sized = self._options_of((down * side, across * side))
+            try:
+                sized = self._options_of((down * side, across * side))
+            except errors.ConfigError as e:
+                raise ValueError(str(e)) from e  # of this image alone, which is so long and narrow
             [image], failures = self._decoder.decode_to(_row_of(wanted, row, sized), sized)
             for _, failure in failures:
                 raise ValueError(failure)

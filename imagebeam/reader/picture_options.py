@@ -66,13 +66,13 @@ class PictureOptions:
     center_fraction: float = option_values.option(224 / 256, option_values.fraction())
     max_enlarge: float | None = option_values.option(None, option_values.positive(may_be_none=True))
     too_small: str = option_values.option("drop", option_values.choice(("drop", "pad")))
-    patches: int | None = option_values.option(None, option_values.whole(1, may_be_none=True))
-    max_patches: int | None = option_values.option(None, option_values.whole(1, may_be_none=True))
+    patches: int | None = option_values.option(None, option_values.whole(1, option_values.MAX_SIDE, may_be_none=True))
+    max_patches: int | None = option_values.option(None, option_values.whole(1, 1 << 20, may_be_none=True))
     interpolation: str = option_values.option("bilinear", option_values.choice(option_values.INTERPOLATIONS))
     antialias: bool = option_values.option(False, option_values.truth())
     dct: str = option_values.option("fast", option_values.choice(option_values.DCTS))
     decoder: str = option_values.option("auto", option_values.choice(option_values.DECODERS))
-    pad_pixels: int = option_values.option(4, option_values.whole(0))
+    pad_pixels: int = option_values.option(4, option_values.whole(0, option_values.MAX_SIDE))
     fill: tuple[int, ...] = option_values.option((0, 0, 0), option_values.fill)
     color_jitter: Mapping[str, Any] | tuple[tuple[float, float], ...] | None = option_values.option(
         None, option_values.color_jitter

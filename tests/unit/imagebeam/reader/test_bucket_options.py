@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
+
+import pytest
 
 import imagebeam
 from tests import case_tables, error_texts
@@ -19,6 +22,7 @@ CONFLICTS: dict[str, tuple[int | None, dict[str, Any]]] = {
     "multiple of a batch size": (2, {**IN_BUCKETS, "batch_multiple": 2}),
     "multiple of other processes": (None, {**IN_BUCKETS, "max_pixels": 999, "batch_multiple": 3, "process_count": 2}),
     "too few pixels": (None, {**IN_BUCKETS, "max_pixels": 255, "batch_multiple": 2}),
+    "too many images": (None, {**IN_BUCKETS, "max_pixels": 64 * ((1 << 24) + 1)}),
     "two sizes of a batch": (2, {**IN_BUCKETS, "max_pixels": 999}),
     "stream": (2, {**IN_BUCKETS, "shuffle": "stream"}),
     "in order": (2, {**IN_BUCKETS, "shuffle": None}),
@@ -55,10 +59,15 @@ BAD_VALUES: list[dict[str, Any]] = [
     {"buckets": "wide"},
     {"buckets": [(8, 8), 8]},
     {"buckets": [(8, 0)]},
+    {"buckets": [None]},
+    {"buckets": [(True, 8)]},
+    {"buckets": [(1, 32_768)]},
+    {"buckets": [(each // 256 + 1, each % 256 + 1) for each in range(32_768)]},
     {**IN_BUCKETS, "max_pixels": 0},
     {**IN_BUCKETS, "max_enlarge": 0},
     {**IN_BUCKETS, "max_enlarge": 2, "too_small": "keep"},
     {"patches": 0},
+    {"patches": 32_768},
     {**IN_PATCHES, "max_patches": 0},
 ]
 
@@ -67,6 +76,20 @@ BAD_VALUES: list[dict[str, Any]] = [
 def test_options_that_do_not_fit_are_refused(batch_size: int | None, options: dict[str, Any]) -> None:
     with error_texts.raises("options-conflict"):
         imagebeam.ReadOptions.of(batch_size, options, True)
+
+
+def test_largest_sides_and_batches_are_taken() -> None:
+    asked = imagebeam.ReadOptions.of(None, {"buckets": [(1, 32_767), 64], "max_pixels": 4096 << 24}, True)
+    assert asked.bucket_batch_sizes[1] == asked.batch_size == 1 << 24
+
+
+def test_number_that_no_machine_could_hold_is_refused_by_every_option() -> None:
+    with_any = {"seed", "max_enlarge"}
+    for field in dataclasses.fields(imagebeam.ReadOptions):
+        if field.name not in with_any:
+            with case_tables.named(field.name), pytest.raises(imagebeam.ConfigError) as caught:
+                imagebeam.ReadOptions(**{field.name: 10**30})
+            assert caught.value.code == "option-bad-value", field.name
 
 
 @case_tables.each_case("options", BAD_VALUES)

@@ -215,6 +215,18 @@ def test_buckets_of_an_epoch_come_in_random_order() -> None:
     assert len(set(map(tuple, orders))) == 3
 
 
+@pytest.mark.parametrize("pad", [False, True])
+def test_steps_are_exact_up_to_the_greatest_epoch(pad: bool) -> None:
+    """Also of two billion images, counted from the greatest first_epoch and num_epochs."""
+    with pytest.raises(imagebeam.ConfigError):
+        imagebeam.ReadOptions(first_epoch=1 << 31)
+    counts, sizes, last = [(1 << 31) - 1, 7], [3, 5], (1 << 32) - 2
+    steps = bucket_order.EpochSteps(np.array(counts), np.array(sizes), 0, pad)
+    each = [(-(-count // size) * last if pad else count * last // size) for count, size in zip(counts, sizes)]
+    assert steps.first_step(last) == sum(each)
+    assert steps.epoch_of(1 << 40) == (1 << 40) // (sum(each) // last)
+
+
 STATES: dict[str, dict[str, Any]] = {
     "other buckets": {"buckets": SIZES[1:3]},
     "other order": {"buckets": (SIZES[1], SIZES[0])},
@@ -363,6 +375,11 @@ def test_buckets_are_those_of_kohya_up_to_the_aspect_ratio(side: int, step: int,
     assert [width / height for height, width in found] == sorted(width / height for height, width in found)
 
 
+def test_no_side_of_a_bucket_is_longer_than_one_that_images_are_resized_to() -> None:
+    found = aspect_buckets.aspect_buckets(1 << 16, 1, 1e9)
+    assert max(max(size) for size in found) == 32_767 and (3, (1 << 16) // 3) in found
+
+
 @given(st.lists(st.tuples(st.integers(256, 6000), st.integers(256, 6000)), min_size=1, max_size=50))
 def test_photos_keep_no_less_than_by_the_nearest_aspect_ratio(photos: list[Size]) -> None:
     buckets = aspect_buckets.aspect_buckets(1024**2)
@@ -375,7 +392,7 @@ def test_photos_keep_no_less_than_by_the_nearest_aspect_ratio(photos: list[Size]
 
 @case_tables.each_case(
     "arguments",
-    [(0,), (4095,), (1 << 20, 0), (1 << 20, 64, 0.5), ("large",)],
+    [(0,), (4095,), (1 << 20, 0), (1 << 20, 64, 0.5), ("large",), (1 << 30,), (1 << 20, 1 << 15)],
 )
 def test_wrong_arguments_of_aspect_buckets_are_refused(arguments: tuple[Any, ...]) -> None:
     with error_texts.raises("option-bad-value"):

@@ -46,7 +46,7 @@ def unreadable(dataset: imagebeam.ImageDataset, monkeypatch: pytest.MonkeyPatch)
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "option-bad-value": [
         *({"batch_size": each} for each in (0, -1, 2.0, "2", True, (2,))),
-        *({"image_size": each} for each in ("224", 224.0, 0, (224, 0), 1 << 20)),
+        *({"image_size": each} for each in ("224", 224.0, 0, (224, 0), 1 << 20, (True, 8))),
         *({"normalize": each} for each in ("image_net", 127.5, ((1, 2), ()), (0, float("nan")), (127.5, 0))),
         *({"seed": each} for each in (1.0, "1", None)),
         *({"features": each} for each in ("image/key", [b"image/key"])),

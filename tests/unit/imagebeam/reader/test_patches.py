@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import imagebeam
+from imagebeam import features
 from imagebeam.reader import patches
-from tests import case_tables, error_texts
-from tests.unit.imagebeam.reader import restarts, sized_sets
+from tests import case_tables, error_texts, image_sets
+from tests.unit.imagebeam.reader import restarts, sized_sets, written
 from tests.unit.imagebeam.reader.sized_sets import COUNT, FEEDS, Batch, OfSplit, by_record, check_equal
 
 pytest.importorskip("imagebeam._native")
@@ -185,6 +187,15 @@ def test_state_of_patches_goes_through_json(dataset: imagebeam.ImageDataset) -> 
     again = dataset.as_numpy("train", 4, **BASE, state=state)
     for _ in range(4):
         check_equal(next(again), next(batches))
+
+
+def test_image_too_narrow_for_whole_patches_is_named(tmp_path: pathlib.Path) -> None:
+    pixels = image_sets.save(Image.new("RGB", (40_000, 1)))
+    values = {"image/height": 1, "image/width": 40_000, "image/channels": 3, features.ENCODED: pixels}
+    examples = [{**values, "image/format": b"png", "image/key": b"line"}]
+    dataset = written.write(tmp_path / "set", written.IMAGE, examples, num_shards=1)
+    with error_texts.raises("example-broken"):
+        next(dataset.as_numpy("train", 1, patches=1, max_patches=40_000))
 
 
 def test_broken_image_is_skipped(tmp_path: pathlib.Path) -> None:
