@@ -677,6 +677,17 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
             for s in ("train", "test")
         },
     ),
+    "columns-of-points": (
+        None,
+        ("eye_x, nose_x and their _y may be points",),
+        images("p/#.jpg")
+        | {"a.csv": rows("image,label,eye_x,eye_y,nose_x,nose_y", "{n}.jpg,a,1,2,3,4", numbers=range(4))},
+    ),
+    "a-word-of-its-own-in-each-row": (
+        None,
+        ("each row has a value of its own in 'words': if it is a text, take the preset captions",),
+        images("p/#.jpg") | {"a.csv": rows("filename,words", "{n}.jpg,w{n}", numbers=range(4))},
+    ),
     "table-of-a-folder-of-several": (
         None,
         ("fold_0, fold_1, fold_2, ...: names of parts", "kaggle may be meant, which reads more than images: p.csv"),

@@ -147,4 +147,10 @@ CAPTIONS = _any_of(".*(caption|sentence|description|comment|text).*")
 # It holds masks, or names them.
 MASK_COLUMNS = _any_of(rf".*(encoded_?pixels|{_ALONE}rle|run_?lengths?|segmentation|polygon|{_ALONE}masks?).*")
 # It is an edge of a box, or the whole box.
-BOX_EDGES = _any_of("(x|y)_?(min|max|1|2)", "bbox.*", "(x|y)(center|centre)?_?(left|top)?", "w(idth)?|h(eight)?")
+BOX_EDGES = _any_of(
+    "(x|y)_?(min|max|0|1|2)",
+    "bbox.*",
+    "(x|y)_?(center|centre)?_?(left|top)?",
+    "(c|center|centre)_?(x|y)",
+    "w(idth)?|h(eight)?|left|top|right|bottom",
+)

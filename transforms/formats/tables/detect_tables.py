@@ -251,6 +251,12 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
             "rename": {k: v for k, v in rename.items() if v and (v != k or meant.count(v) > 1)},
         }
     doubts = [*_doubts_on_places(probe, at, table, places), *_doubts_on_masks(table, others)]
+    points = [name for name in others if {f"{name[:-1]}y", f"{name[:-1]}Y"} & {*others} and name.lower().endswith("_x")]
+    if len(points) > 1:
+        doubts.append(
+            f"{name_some(points)} and their _y may be points, which are stored if columns names them "
+            "(columns={keypoints: {from: FIRST, to: LAST}})"
+        )
     if split is None and (unread := label_columns.may_be_splits(table, others)):
         doubts.append(
             f"the column {unread[0]!r} may be the split ({name_some(sorted({*table.values(unread[0])}))}): set "
@@ -411,6 +417,9 @@ def _find_label(
     seen = f"{len(distinct):,} different values in {plural.count(len(values), 'row')}: {name_some(distinct)}"
     guess = f"the label is the column {label!r} ({seen}); its others are {', '.join(further) or 'none'}"
     doubts: tuple[str, ...] = () if is_known else (f"no column is called label or class: is it {label!r}?",)
+    kind = label_columns.kind_of(values)
+    if kind == "class" and len(distinct) == len(values) > 2 and label.lower() not in name_signs.SURE_LABELS:
+        doubts += (f"each row has a value of its own in {label!r}: if it is a text, take the preset captions",)
     if not table.has_header and len(distinct) * 2 > len(values) and all(map(str.isdecimal, values)):
         doubts = (f"{table.path} has no header, and most rows have a number of their own: ids are no labels",)
     elif not table.has_header and len(distinct) == 1:
@@ -435,7 +444,6 @@ def _find_label(
             f"cells of {label!r} may have several classes with {separator!r} between them: for those take the preset "
             f"multilabel with label={{by: column, column: {label}, separator: {separator!r}}}",
         )
-    kind = label_columns.kind_of(values)
     if kind == "class":
         settings["label.column"] = label
         if len(distinct) * 2 > len(values):
