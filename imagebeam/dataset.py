@@ -26,6 +26,7 @@ from imagebeam.reader import (
     batch_schedule,
     dataset_source,
     feeds,
+    full_batches,
     image_sizes,
     option_values,
     read_plan,
@@ -478,7 +479,7 @@ class ImageDataset:
         planned = batch_schedule.make_schedule(epochs, asked, replicas)
         open_reader = functools.partial(self._source.open_reader, self.catalog, selected.splits, epochs.reads(asked))
         plan = read_plan.make_plan(self.directory, self.catalog, self.statistics, selected, open_reader, planned, asked)
-        read_plan.check_batch_size(split, len(selected), asked, planned)
+        full_batches.check_batch_size(split, len(selected), asked, planned)
         return dataclasses.replace(plan, mean_and_std=self._mean_and_std(asked))
 
     def _mean_and_std(self, asked: options_lib.ReadOptions) -> option_values.MeanAndStd | None:

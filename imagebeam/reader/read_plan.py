@@ -359,37 +359,3 @@ def _check_places(extra: Sequence[features.Feature], asked: options_lib.ReadOpti
     names = {key: part[0] for key, part in parts.items() if part is not None and part[1] == "encoded"}
     if names:
         _LOGGER.warning("%s: %s; images=%s decodes them alike", ", ".join(names), moves, [*names.values()])
-
-
-def check_batch_size(
-    split: str, num_examples: int, asked: options_lib.ReadOptions, planned: batch_schedule.BatchSchedule
-) -> None:
-    """Checks that at least one batch is full, if all batches must be.
-
-    Args:
-        split: the split or part of one, as the user named it.
-        num_examples: number of its examples, for all processes.
-        asked: options of the reader.
-        planned: schedule of this process.
-
-    Raises:
-        ConfigError: if none is.
-    """
-    if asked.batch_size is None or not asked.drops_remainder:
-        return
-    share = num_examples * asked.repeats // asked.process_count
-    if planned.num_batches == 0 and asked.state is None:
-        epochs = "1 epoch" if asked.num_epochs == 1 else f"{asked.num_epochs} epochs"
-        each = f" for each of {planned.replicas} replicas" if planned.replicas > 1 else ""
-        raise errors.ConfigError(
-            "batch-never-full",
-            f"batch_size is {asked.batch_size:,}, and a process reads {share:,} examples of {split!r} in each of "
-            f"{epochs}: no batch would be full{each}; give a smaller one, drop_remainder=False or pad=True",
-        )
-    if share < asked.batch_size:
-        _LOGGER.warning(
-            "batch_size is %s, and a process reads %s examples of %r: a batch holds some of them more than once",
-            f"{asked.batch_size:,}",
-            f"{share:,}",
-            split,
-        )

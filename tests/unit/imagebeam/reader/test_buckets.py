@@ -191,6 +191,38 @@ def test_images_too_small_for_all_buckets_are_left_out_and_counted(
         dataset.as_numpy("train", 2, **{**options, "buckets": [(400, 400)]})
 
 
+@case_tables.each_case(
+    "size, options",
+    {
+        "batch_size": (40, {}),
+        "processes": (10, {"process_count": 4}),
+        "max_pixels": (None, {"max_pixels": 40 * 24 * 24}),
+        "several epochs": (90, {"num_epochs": 2}),
+    },
+)
+def test_epochs_that_fill_no_batch_are_refused_with_remedies_that_work(
+    dataset: imagebeam.ImageDataset, size: int | None, options: dict[str, Any]
+) -> None:
+    given = {**BASE, "buckets": [(24, 24)], "num_epochs": 1, **options}
+    with error_texts.raises("batch-never-full"):
+        dataset.as_numpy("train", size, **given)
+    smaller = {"max_pixels": 5 * 24 * 24} if size is None else {}
+    for remedy in ({"num_epochs": 5}, {"pad": True}, smaller):
+        fits = size if remedy or size is None else 5
+        assert len(next(dataset.as_numpy("train", fits, **{**given, **remedy}))["image"])
+
+
+def test_buckets_with_less_than_a_batch_are_counted(
+    dataset: imagebeam.ImageDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = aspect_buckets.choose(np.array([*map(sized_sets.sides_of, range(COUNT))]), BUCKETS, None)
+    counts = np.bincount(best)
+    assert min(counts) < 4 <= max(counts)
+    with caplog.at_level(logging.WARNING, "imagebeam.dataset"):
+        dataset.as_numpy("train", 4, **BASE)
+    assert f"{sum(counts < 4)} bucket" in caplog.text and "more than once" in caplog.text
+
+
 def test_broken_images_are_replaced_by_others_of_their_bucket(tmp_path: pathlib.Path) -> None:
     broken = (0, 3, 6, 8)
     dataset = sized_sets.write(tmp_path / "set", broken=broken)
