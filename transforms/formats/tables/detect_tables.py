@@ -254,8 +254,8 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     points = [name for name in others if {f"{name[:-1]}y", f"{name[:-1]}Y"} & {*others} and name.lower().endswith("_x")]
     if len(points) > 1:
         doubts.append(
-            f"{name_some(points)} and their _y may be points, which are stored if columns names them "
-            "(columns={keypoints: {from: FIRST, to: LAST}})"
+            f"{name_some(points)} and their _y may be points, which are not stored: "
+            "columns={points: {first: FIRST, last: LAST, list: true, type: float}} stores these and those between"
         )
     if split is None and (unread := label_columns.may_be_splits(table, others)):
         doubts.append(
