@@ -31,11 +31,10 @@ def keys(config: config_lib.Config) -> dict[str, str]:
 # --- defaults and presets --------------------------------------------------------------------------------------------
 
 
-def test_readme_lists_every_preset_once() -> None:
-    readme = (pathlib.Path(__file__).parents[4] / "README.md").read_text("utf-8")
-    listed = readme.partition("[docs/recipes](docs/recipes/README.md):\n\n")[2].partition("\n\n")[0]
-    heads = re.findall("^- (.*?): ", listed, re.MULTILINE)
-    assert sorted(name for head in heads for name in re.findall("`(.*?)`", head)) == config_lib.preset_names()
+def test_list_of_recipes_has_every_preset_once() -> None:
+    page = (pathlib.Path(__file__).parents[4] / "docs" / "recipes" / "README.md").read_text("utf-8")
+    heads = re.findall(r"^- \[\w+\]\(\w+\.md\): (.*?); source: ", page, re.MULTILINE | re.DOTALL)
+    assert sorted(name for head in heads for name in re.findall(r"`(\w+)`", head)) == config_lib.preset_names()
 
 
 @case_tables.each_case(
