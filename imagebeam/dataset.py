@@ -450,15 +450,17 @@ class ImageDataset:
             if num_dropped == len(selected):
                 raise errors.ConfigError(
                     "buckets-too-large",
-                    f"all {num_dropped:,} images of {selected.name} would be enlarged more than max_enlarge="
-                    f'{max_enlarge!r} in each bucket: give smaller buckets, a greater max_enlarge, or too_small="pad"',
+                    f"all {num_dropped:,} images of {selected.name} in {self.directory} would be enlarged more than "
+                    f"max_enlarge={max_enlarge!r} in each bucket: give smaller buckets, a greater max_enlarge, or "
+                    'too_small="pad"',
                 )
             if num_dropped:
                 _LOGGER.warning(
-                    "%s of %s images of %s are left out: each bucket would enlarge them more than max_enlarge=%r",
+                    "%s of %s images of %s in %s are left out: each bucket would enlarge them more than max_enlarge=%r",
                     f"{num_dropped:,}",
                     f"{len(selected):,}",
                     selected.name,
+                    self.directory,
                     max_enlarge,
                 )
             self._members_of[wanted] = found

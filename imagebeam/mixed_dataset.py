@@ -131,7 +131,7 @@ class Mixture(feeds.Feeds):
             raise errors.ConfigError(
                 "options-conflict",
                 f"{name}, and a mixture in buckets never ends, in one proportion: give num_epochs=None and fixed "
-                "weights",
+                "weights; num_batches has no end to count to",
             )
         pairs = zip(self._datasets, self._splits)
         in_buckets = [dataset.bucket_epochs(split, asked, replicas) for dataset, split in pairs]

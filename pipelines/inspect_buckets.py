@@ -74,15 +74,16 @@ def inspect(dataset: imagebeam.ImageDataset, known: argparse.Namespace) -> Bucke
     settings: dict[str, Any] = {"area": known.buckets}
     for name, usual in _DEFAULTS.items():
         settings[name] = usual if getattr(known, name) is None else getattr(known, name)
-    settings["max_enlarge"] = option_values.positive(may_be_none=True)("max_enlarge", known.max_enlarge)
-    made = aspect_buckets.aspect_buckets(settings["area"], settings["bucket_step"], settings["max_aspect"])
-    sizes = option_values.buckets("buckets", made)
+    settings["max_enlarge"] = option_values.positive(may_be_none=True)("--max-enlarge", known.max_enlarge)
+    given = (settings["area"], settings["bucket_step"], settings["max_aspect"])
+    made = aspect_buckets.list_sizes(*given, ("--buckets", "--bucket-step", "--max-aspect"))
+    sizes = option_values.buckets("--buckets", made)
     assert sizes is not None
     names = [known.split] if known.split else [name for name, split in dataset.splits.items() if split.num_examples]
-    given = {name: bucket_counts.image_sizes(dataset.image_sizes(name)) for name in names}
-    counted = {name: bucket_counts.count(each, sizes, settings["max_enlarge"]) for name, each in given.items()}
+    images = {name: bucket_counts.image_sizes(dataset.image_sizes(name)) for name in names}
+    counted = {name: bucket_counts.count(each, sizes, settings["max_enlarge"]) for name, each in images.items()}
     split = "train" if "train" in names else names[0]
-    proposal = bucket_counts.propose(given[split], sizes, settings["max_enlarge"], settings["batch_size"])
+    proposal = bucket_counts.propose(images[split], sizes, settings["max_enlarge"], settings["batch_size"])
     return BucketsReport(settings, counted, split, proposal)
 
 

@@ -19,12 +19,13 @@ def aspect_buckets(area: int, step: int = 64, max_aspect: float = 2.0) -> list[t
     """Returns the sizes for `buckets` that have about the same number of pixels, from tall to wide.
 
     For each side that is a multiple of `step`, the other one is the greatest multiple with which the size has at most
-    `area` pixels. Source: NovelAI, Novel AI Improvements on Stable Diffusion, 2022; kohya-ss/sd-scripts has the same.
+    `area` pixels. Source: NovelAI, Novel AI Improvements on Stable Diffusion, 2022. With max_aspect=4 and the area of a
+    square, the list is that of kohya-ss/sd-scripts for sides from half of the square's to twice as long.
 
     Args:
         area: greatest number of pixels of a size, such as 1024 * 1024.
         step: number of pixels that all sides are multiples of.
-        max_aspect: greatest quotient of the longer and the shorter side.
+        max_aspect: greatest quotient of the longer and the shorter side. Of an image beyond it, more is cropped away.
 
     Returns:
         (height, width) of each size.
@@ -32,12 +33,17 @@ def aspect_buckets(area: int, step: int = 64, max_aspect: float = 2.0) -> list[t
     Raises:
         ConfigError: if no size has so few pixels and such an aspect ratio.
     """
+    return list_sizes(area, step, max_aspect, ("area", "step", "max_aspect"))
+
+
+def list_sizes(area: int, step: int, max_aspect: float, names: tuple[str, str, str]) -> list[tuple[int, int]]:
+    """Returns the sizes as `aspect_buckets`. An error has the names of area, step and aspect that the user knows."""
     longest = option_values.MAX_SIDE
-    area, step = option_values.whole(1, longest**2)("area", area), option_values.whole(1, longest)("step", step)
-    if not (max_aspect := option_values.number("max_aspect", max_aspect)) >= 1:
-        raise option_values.bad_value("max_aspect", max_aspect, "it must be at least 1")
+    area, step = option_values.whole(1, longest**2)(names[0], area), option_values.whole(1, longest)(names[1], step)
+    if not (max_aspect := option_values.number(names[2], max_aspect)) >= 1:
+        raise option_values.bad_value(names[2], max_aspect, "it must be at least 1")
     if area < step * step:
-        raise option_values.bad_value("area", area, f"it must be at least {step} * {step}, the square of step")
+        raise option_values.bad_value(names[0], area, f"it must be at least {step} * {step}, the square of {names[1]}")
     found = set()
     for side in range(step, min(area // step, longest) + 1, step):
         other = area // side // step * step
@@ -45,7 +51,7 @@ def aspect_buckets(area: int, step: int = 64, max_aspect: float = 2.0) -> list[t
             found |= {(side, other), (other, side)}
     if not found:
         raise option_values.bad_value(
-            "max_aspect",
+            names[2],
             max_aspect,
             f"no two multiples of {step} with at most {area:,} pixels have it: give a greater one",
         )

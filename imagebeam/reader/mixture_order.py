@@ -171,7 +171,8 @@ class BucketMixtureEpochs(MixtureEpochs):
     """The epochs of a mixture in buckets, which never ends.
 
     A bucket has as many of the steps, and a dataset as many of the places of a bucket, as the weights and the sizes of
-    the images ask for: so each image of a bucket is read once before one of the same dataset is read again.
+    the images ask for, accurate to 1/65,536: so each image of a bucket is read once before one of the same dataset is
+    read again.
     """
 
     in_buckets: Sequence[batch_schedule.BucketEpochs]  # of each part

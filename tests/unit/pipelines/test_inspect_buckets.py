@@ -123,6 +123,7 @@ def test_other_areas_are_refused(dataset: pathlib.Path, area: str) -> None:
         "small area": (["--buckets", "4095"], "option-bad-value"),
         "narrow": (["--buckets", "4096", "--max-aspect", "0.5"], "option-bad-value"),
         "no bucket": (["--buckets", "8192", "--max-aspect", "1"], "option-bad-value"),
+        "large area": (["--buckets", "40000x40000"], "option-bad-value"),
         "no enlargement": (["--buckets", "4096", "--max-enlarge", "0"], "option-bad-value"),
     },
 )

@@ -371,6 +371,8 @@ def test_buckets_are_those_of_kohya_up_to_the_aspect_ratio(side: int, step: int,
     every = kohya_buckets(side, step, step, 8 * side)
     wanted = {size for size in every if max(size) <= max_aspect * min(size)}
     found = aspect_buckets.aspect_buckets(side**2, step, max_aspect)
+    if max_aspect == 4:
+        assert wanted == kohya_buckets(side, step, side // 2, 2 * side)
     assert set(found) == wanted and len(found) == len(wanted)
     assert [width / height for height, width in found] == sorted(width / height for height, width in found)
 

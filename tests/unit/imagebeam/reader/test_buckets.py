@@ -186,7 +186,9 @@ def test_images_too_small_for_all_buckets_are_left_out_and_counted(
     assert {record: each["image"].shape[0] for (record, _), each in found.items()} == {
         record: 60 if min(sides) >= 60 else 40 for record, sides in large.items()
     }
-    assert f"{COUNT - len(large)} of {COUNT} images of train[0:{COUNT}] are left out" in caplog.text
+    assert (
+        f"{COUNT - len(large)} of {COUNT} images of train[0:{COUNT}] in {dataset.directory} are left out" in caplog.text
+    )
     with error_texts.raises("buckets-too-large"):
         dataset.as_numpy("train", 2, **{**options, "buckets": [(400, 400)]})
 
@@ -373,6 +375,12 @@ def test_mixture_keeps_proportions_and_reads_each_image_once(mixture: imagebeam.
     for _ in range(3):
         step = [next(part) for part in parts]
         check_equal({name: np.concatenate([each[name] for each in step]) for name in step[0]}, next(whole))
+
+
+def test_end_of_a_mixture_in_buckets_is_refused(mixture: imagebeam.Mixture) -> None:
+    for read in (mixture.as_numpy, mixture.num_batches):
+        with error_texts.raises("options-conflict"):
+            read(4, **{**BASE, "num_epochs": 1})
 
 
 # --- JAX: one compilation for each bucket ----------------------------------------------------------------------------
