@@ -688,6 +688,17 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("each row has a value of its own in 'words': if it is a text, take the preset captions",),
         images("p/#.jpg") | {"a.csv": rows("filename,words", "{n}.jpg,w{n}", numbers=range(4))},
     ),
+    "column-of-which-one-value-is-a-split": (
+        None,
+        ("the column 'mode' may be the split (predict, train): set split={by: column, column: mode",),
+        images("p/#.jpg")
+        | {"a.csv": rows("image,label,mode", "{n}.jpg,a,{0}", ("train", "predict"), numbers=range(4))},
+    ),
+    "column-of-a-few-values": (
+        "kaggle",
+        ("the label is the column 'label' (1 different value in 4 rows: a); its others are part (te, tr)",),
+        images("p/#.jpg") | {"a.csv": rows("image,label,part", "{n}.jpg,a,{0}", ("tr", "te"), numbers=range(4))},
+    ),
     "table-of-a-folder-of-several": (
         None,
         ("fold_0, fold_1, fold_2, ...: names of parts", "kaggle may be meant, which reads more than images: p.csv"),

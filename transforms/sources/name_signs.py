@@ -61,7 +61,7 @@ ALIGNED = (
 _ROLES = _any_of(
     *ALIGNED,
     r"list|x\d|normal|reference|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp|hazy|clear|rainy|norain|foggy|trans(mission)?",
-    r"expert_?\w|degraded|restored|processed|edited|n?ir|infra-?red|vis(ible|ual)?|thermal|full|small|medium|large|label+ed",
+    r"expert_?\w|degraded|restored|processed|edited|n?ir|infra-?red|vis?(ible|ual)?|thermal|full|small|medium|large|label+ed",
     r"(cam(era)?|view)?[_ -]?(left|right|front|back|rear|top|bottom|side)([_ -](left|right))?",
 )
 # These aligned images are classes as often.

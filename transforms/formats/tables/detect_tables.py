@@ -414,8 +414,10 @@ def _find_label(
         return
     values = table.values(label)
     distinct = sorted(set(values))
-    seen = f"{len(distinct):,} different values in {plural.count(len(values), 'row')}: {name_some(distinct)}"
-    guess = f"the label is the column {label!r} ({seen}); its others are {', '.join(further) or 'none'}"
+    number = plural.count(len(distinct), "different value")
+    seen = f"{number} in {plural.count(len(values), 'row')}: {name_some(distinct)}"
+    shown = ", ".join(label_columns.with_values(table, name) for name in further)
+    guess = f"the label is the column {label!r} ({seen}); its others are {shown or 'none'}"
     doubts: tuple[str, ...] = () if is_known else (f"no column is called label or class: is it {label!r}?",)
     kind = label_columns.kind_of(values)
     if kind == "class" and len(distinct) == len(values) > 2 and label.lower() not in name_signs.SURE_LABELS:

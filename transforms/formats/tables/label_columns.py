@@ -10,8 +10,9 @@ from imagebeam.transforms.formats.tables import table_heads
 from imagebeam.transforms.sources import name_signs
 from imagebeam.transforms.sources.folder_probe import split_meant, splits_named
 
+_NUM_SHOWN = 4  # values of a column that are all shown
 _NUM_SPLITS = 6  # values of a column of splits
-_SEPARATORS = ("|", ";", ",", " ")
+_SEPARATORS = ("|", ";", ",", " and ", " & ", " ")
 _ALSO_IN_NAMES = ("+", "/", "&", "_", "-")  # they may also be between several classes
 
 
@@ -83,9 +84,21 @@ def find_split(table: table_heads.Table) -> str | None:
 
 
 def may_be_splits(table: table_heads.Table, others: Sequence[str]) -> list[str]:
-    """Returns the columns that are called splits, with a few values that do not say which: 1, 2, 3."""
-    named = [name for name in others if name.lower() in name_signs.SPLIT_COLUMNS or splits_named(name)]
-    return [name for name in named if 1 < len({*table.values(name)}) <= _NUM_SPLITS]
+    """Returns the columns of a few values that are called splits, or of which one value is: 1, 2, 3; train, predict."""
+    few = {name: values for name in others if 1 < len(values := {*table.values(name)}) <= _NUM_SPLITS}
+    return [
+        name
+        for name, values in few.items()
+        if name.lower() in name_signs.SPLIT_COLUMNS
+        or splits_named(name)
+        or (name.lower() not in name_signs.LABELS and any(map(split_meant, values)))
+    ]
+
+
+def with_values(table: table_heads.Table, name: str) -> str:
+    """Returns the name of a column, with its values if they are few: `part (a, b)`."""
+    values = sorted({*table.values(name)})
+    return f"{name} ({', '.join(values)})" if 1 < len(values) <= _NUM_SHOWN else name
 
 
 def doubts_on_boxes(table: table_heads.Table, edges: Sequence[str]) -> Iterator[str]:
