@@ -446,7 +446,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         "multilabel",
         20,
         images("images/#a.jpg", numbers=_NUMBERS)
-        | {"data.csv": _rows("{n}a.jpg,{v}", ("rust", "scab", "rust scab", "scab rust"), "image,labels")},
+        | {"data.csv": _rows("{n}a.jpg,{v}", ("rust", "scab", "rust;scab", "scab;rust"), "image,labels")},
     ),
     "a-column-for-each-class": (
         "multilabel",

@@ -699,6 +699,40 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("the label is the column 'label' (1 different value in 4 rows: a); its others are part (te, tr)",),
         images("p/#.jpg") | {"a.csv": rows("image,label,part", "{n}.jpg,a,{0}", ("tr", "te"), numbers=range(4))},
     ),
+    "names-of-classes-in-the-readme": (
+        "imagefolder_metadata",
+        ("README.md names the classes of these numbers",),
+        images("train/#.png")
+        | {"README.md": "dataset_info:\n  class_label:\n    names: {'0': cat}\n"}
+        | {"train/metadata.csv": rows("file_name,label", "{n}.png,{0}", ("0", "1"), numbers=range(4))},
+    ),
+    "metadata-of-several-labels": (
+        None,
+        ("cells of 'label' may have several classes with ", "test/metadata.csv has other labels (cat) than train/"),
+        images("train/#.png", "test/#.png")
+        | {"train/metadata.csv": rows("file_name,label", "{n}.png,{0}", ("a|b", "a"), numbers=range(4))}
+        | {"test/metadata.csv": rows("file_name,label", "{n}.png,cat", numbers=range(4))},
+    ),
+    "labels-with-numbers": (
+        None,
+        ("cells of 'label' hold numbers or codes such as 'cat:0.9': are these classes?",),
+        images("p/#.jpg") | {"a.csv": rows("image,label", "{n}.jpg,{0}", ("cat:0.9", "dog:0.7"), numbers=range(4))},
+    ),
+    "labels-joined-by-and": (
+        None,
+        ("cells of 'label' may have several classes with ' and ' between them",),
+        images("p/#.jpg") | {"a.csv": rows("image,label", "{n}.jpg,{0}", ("a", "b", "a and b"), numbers=range(4))},
+    ),
+    "pairs-by-the-beginning-of-names": (
+        None,
+        ("input, target: names of parts of an example, not of classes",),
+        images("input_#.png", "target_#.png", numbers=range(12)),
+    ),
+    "names-of-classes-in-all-splits": (
+        None,
+        ("valid has images of such names, too: to read them as splits set source.include='**' and split.by=directory",),
+        images("{train,valid}/hotdog_#.jpg", "{train,valid}/pizza_#.jpg", numbers=range(12)),
+    ),
     "table-of-a-folder-of-several": (
         None,
         ("fold_0, fold_1, fold_2, ...: names of parts", "kaggle may be meant, which reads more than images: p.csv"),

@@ -268,12 +268,13 @@ def find_labels_in_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
     where = f"in {path} " if path else ""
     evidence = folder.count(len(names), "image") + f" {where}have names such as {names[0]}"
     settings = _train_alone(splits, path)
+    others = [probe.look(root.below(name)) for name in splits if name != path]
     for pattern, preset in ((_CATS_DOGS, "cats_dogs"), (_SYNSET_FILE, "imagenet_files"), (_UTKFACE, "utkface")):
         fitting = [name for name in names if pattern.match(name)]
         if len(fitting) >= 0.9 * len(names):
             yield Finding(preset, evidence, settings, reads_images_alone=True)
             return
-    yield from _find_numbered(folder, where, settings)
+    yield from _find_numbered(folder, others, where, settings)
 
 
 def _train_alone(splits: Mapping[str, str], path: str) -> dict[str, Any]:
@@ -281,7 +282,9 @@ def _train_alone(splits: Mapping[str, str], path: str) -> dict[str, Any]:
     return {"source.include": [f"{path}/**"]} if splits else {}
 
 
-def _find_numbered(folder: Folder, where: str, settings: Mapping[str, Any]) -> Iterator[Finding]:
+def _find_numbered(
+    folder: Folder, others: Sequence[Folder], where: str, settings: Mapping[str, Any]
+) -> Iterator[Finding]:
     forms: collections.Counter[tuple[str, str, str]] = collections.Counter()
     prefixes: collections.Counter[str] = collections.Counter()
     for name in folder.images:
@@ -302,12 +305,21 @@ def _find_numbered(folder: Folder, where: str, settings: Mapping[str, Any]) -> I
         f"{plural.count(len(classes), 'name')} ({name_some(classes)}), with a number after it"
     )
     label = {"by": "filename", "pattern": pattern}
+    doubts = []
+    if name_signs.are_parts(classes):
+        doubts.append(f"{name_some(classes)}: names of parts of an example, not of classes")
+    if left := [each.path for each in others if any(re.match(pattern, name) for name in each.images)]:
+        doubts.append(
+            f"{and_list(left)} {'has' if len(left) == 1 else 'have'} images of such names, too: to read them as splits "
+            "set source.include='**' and split.by=directory"
+        )
     yield Finding(
         "image_folder",
         evidence,
         {**settings, "label": label},
         ("the class is what precedes the number in the name of the file; for images without labels set label.by=none",),
         (_STRATIFY,),
+        doubts=tuple(doubts),
         reads_images_alone=True,
     )
 

@@ -156,7 +156,7 @@ def _search(probe: FolderProbe) -> list[Finding]:
     findings: list[Finding] = []
     doubted: list[Finding] = []  # below the root, of the first level that has some
     for _ in range(_DEPTH):
-        found = [each for at in level for each in _find_at(probe, at)]
+        found = [each for at in level for each in _find_at(probe, at) if not _is_part_of_doubted(each, doubted)]
         if level == first or not all(each.doubts for each in found):
             above = [each for each in findings if layout_signs.NO_CLASSES not in each.doubts]
             findings = [*found, *above]
@@ -166,6 +166,13 @@ def _search(probe: FolderProbe) -> list[Finding]:
         below = [probe.look(at).below(name) for at in level for name in probe.look(at).folders[:_MAX_INNER]]
         level = below[:_MAX_INNER]
     return [*findings, *(each for each in doubted if each not in findings)]
+
+
+def _is_part_of_doubted(finding: Finding, above: Sequence[Finding]) -> bool:
+    """Returns whether a finding is on one split, and the same preset for all of them is in doubt."""
+    holder, name = posixpath.split(finding.input)
+    is_sure = not finding.doubts and not finding.reads_images_alone and folder_probe.split_meant(name) is not None
+    return is_sure and any(each.preset == finding.preset and each.input == holder for each in above)
 
 
 def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]:

@@ -60,8 +60,9 @@ ALIGNED = (
 )
 _ROLES = _any_of(
     *ALIGNED,
-    r"list|x\d|normal|reference|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp|hazy|clear|rainy|norain|foggy|trans(mission)?",
+    r"list|x\d|normal|reference|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp|hazy|clear|rain(y)?|norain|foggy|trans(mission)?",
     r"expert_?\w|degraded|restored|processed|edited|n?ir|infra-?red|vis?(ible|ual)?|thermal|full|small|medium|large|label+ed",
+    r"opt(ical)?|sar|t1\w*|t2\w*|flair|dwi|adc|ct|mri?|pet",
     r"(cam(era)?|view)?[_ -]?(left|right|front|back|rear|top|bottom|side)([_ -](left|right))?",
 )
 # These aligned images are classes as often.
@@ -95,7 +96,7 @@ ANNOTATIONS = _any_of(
 ON_THE_SET = _any_of(
     r"read_?me|licen[cs]e|copying|authors|attribution|citation|notice|changelog|.*(md5|sha\d+|checksum)",
     r".*\.(md|rst|pdf|docx?|html?|tex|bib|py|ipynb|sh|bat|c|h|cpp|m|js|css|log|cfg|lock|tmp|bak)$",
-    r"thumbs\.db|(pyproject|cargo|poetry)\.toml",
+    r"thumbs\.db|[._]ds_store|desktop\.ini|(pyproject|cargo|poetry)\.toml",
 )
 # It lists the classes of masks with their colors, as CamVid and tools for labelling name it.
 COLORS_OF_CLASSES = _any_of(

@@ -48,7 +48,7 @@ def find_tables(probe: FolderProbe, at: str) -> Iterator[Finding]:
         name = metadata[0].ending(*_METADATA)[0]
         table = table_heads.read_table(probe, metadata[0].below(name))
         if table is not None and "file_name" in table.columns:
-            yield from _find_metadata(table, metadata, at)
+            yield from _find_metadata(probe, table, metadata, at)
             return
     folders = [root, *(probe.look(root.below(name)) for name in root.folders if name_signs.ANNOTATIONS.search(name))]
     names = [folder.below(name) for folder in folders for name in folder.ending(*table_heads.SUFFIXES)]
@@ -436,6 +436,8 @@ def _find_label(
         guess += (
             f"; {len(distinct) - len(folded)} of them differ from others in case only, and are classes of their own"
         )
+    if label_columns.may_be_codes(values):
+        doubts += (f"cells of {label!r} hold numbers or codes such as {distinct[0]!r}: are these classes?",)
     if separator := label_columns.separator_of(values):
         settings["label"] = {"by": "column", "column": label, "separator": separator}
         note = f"a cell of {label!r} has several classes, with {separator!r} between them"
@@ -520,7 +522,9 @@ def _find_boxes(probe: FolderProbe, at: str, table: table_heads.Table, shown: st
     yield Finding("box_csv", evidence, settings, notes, doubts=doubts)
 
 
-def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str) -> Iterator[Finding]:
+def _find_metadata(
+    probe: FolderProbe, table: table_heads.Table, folders: Sequence[Folder], at: str
+) -> Iterator[Finding]:
     counts = ", ".join(f"{folder.path.removeprefix(f'{at}/') or '.'}" for folder in folders)
     evidence = f"{posixpath.basename(table.path)} with a column file_name is in {counts}"
     settings: dict[str, Any] = {}
@@ -554,9 +558,30 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
     elif label is not None:
         settings["label"] = {"by": "column", "column": label}
         distinct = sorted(set(table.values(label)))
+        if separator := label_columns.separator_of(distinct) or label_columns.may_be_several(distinct):
+            doubts.append(
+                f"cells of {label!r} may have several classes with {separator!r} between them: for those set "
+                f"label={{by: column, column: {label}, separator: {separator!r}}}"
+            )
+        doubts += _doubts_on_others(probe, table, folders, label)
         notes = (f"the label is the column {label!r} ({name_some(distinct)}); for none set label={{by: none}}",)
     notes += _not_stored(others, [label] if label is not None else [])
+    if label is not None and b"class_label" in probe.head(posixpath.join(at, "README.md")):
+        notes += (
+            "README.md names the classes of these numbers: a file of lines such as `0 cat` in label.texts stores them",
+        )
     yield Finding("imagefolder_metadata", evidence, settings, notes, doubts=tuple(doubts))
+
+
+def _doubts_on_others(
+    probe: FolderProbe, table: table_heads.Table, folders: Sequence[Folder], label: str
+) -> Iterator[str]:
+    """Yields a doubt on each table of another split that has none of the labels of this one."""
+    for path in (each.below(posixpath.basename(table.path)) for each in folders):
+        other = table_heads.read_table(probe, path)
+        values = {*other.values(label)} if other is not None else set()
+        if values and values.isdisjoint(table.values(label)):
+            yield f"{path} has other labels ({name_some(sorted(values))}) than {table.path}: make them the same"
 
 
 def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from imagebeam.transforms.sources.folder_probe import split_meant, splits_named
 
 _NUM_SHOWN = 4  # values of a column that are all shown
 _NUM_SPLITS = 6  # values of a column of splits
-_SEPARATORS = ("|", ";", ",", " and ", " & ", " ")
+_SEPARATORS = ("|", ";", ",", "\t")
+_IN_TEXTS = (" and ", " & ", " ")  # they never prove that there are several classes: "not cat"
 _ALSO_IN_NAMES = ("+", "/", "&", "_", "-")  # they may also be between several classes
 
 
@@ -121,7 +122,7 @@ def separator_of(values: Sequence[str]) -> str:
         alone = {value for value in values if separator not in value}
         if any(piece in pieces for piece in alone) and len(pieces) < len({*values}):
             shared = sum(number > 1 for number in pieces.values())
-            if shared >= len(pieces) / 2 and (separator != " " or alone & {p for v in several for p in v.split()}):
+            if shared >= len(pieces) / 2:
                 return separator
     return ""
 
@@ -134,7 +135,7 @@ def may_be_several(values: Sequence[str]) -> str:
             separator in value and distinct.issuperset(value.split(separator)) for value in distinct
         ):  # rust, scab, rust+scab
             return separator
-    for separator in _SEPARATORS:
+    for separator in (*_SEPARATORS, *_IN_TEXTS):
         parts = [frozenset(value.split(separator)) for value in distinct]
         several = [each for each in parts if len(each) > 1]
         if several and (separator in "|;" or all(map(str.isdecimal, frozenset().union(*parts)))):
@@ -143,6 +144,17 @@ def may_be_several(values: Sequence[str]) -> str:
         if any(each <= alone or any(each < outer for outer in several) for each in several):  # a, b, a b
             return separator
     return ""
+
+
+_DECIMAL = re.compile(r".*\d\.\d.*")
+_BITS = re.compile(r"[01]{2,}")
+
+
+def may_be_codes(values: Sequence[str]) -> bool:
+    """Returns whether values are numbers with more beside them, or digits of which each is a class: cat:0.9, 0110."""
+    codes = [each for each in values if _DECIMAL.fullmatch(each) and not table_heads.is_number(each)]
+    are_bits = len({*values}) > 2 and len({*map(len, values)}) == 1 and all(map(_BITS.fullmatch, values))
+    return are_bits or len(codes) * 2 > len(values)
 
 
 def is_flag(table: table_heads.Table, name: str) -> bool:

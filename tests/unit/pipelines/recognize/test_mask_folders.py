@@ -98,7 +98,7 @@ _LOSSY = "masks in JPEG have lost their exact classes and are not read: convert 
         ),
         pytest.param(
             _MANUALS,
-            "segmentation imagefolder image_folder image_folder",
+            "segmentation imagefolder",
             [
                 "*/1st_manual and */mask each have a file for each image of */images; only */mask is used: set "
                 "source.masks.mask for another one"

@@ -189,7 +189,7 @@ def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
         ),
         pytest.param(
             images("{train,val}/#.jpg") | files(labelme(_SHAPE), "val/#.json"),
-            "labelme image_folder",
+            "labelme imagefolder",
             ["4 of 8 images have a .json file of LabelMe beside them"],
             id="labelme-of-one-split",
         ),
