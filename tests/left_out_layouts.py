@@ -733,6 +733,16 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("valid has images of such names, too: to read them as splits set source.include='**' and split.by=directory",),
         images("{train,valid}/hotdog_#.jpg", "{train,valid}/pizza_#.jpg", numbers=range(12)),
     ),
+    "table-of-two-images-a-row": (
+        None,
+        ("the column 'b' names images, too: to store them in the same example set source.manifest.further",),
+        images("p/{a,b}#.jpg") | {"t.csv": rows("a,b,label", "a{n}.jpg,b{n}.jpg,{0}", ("0", "1"), numbers=range(4))},
+    ),
+    "folders-of-modalities-with-more-words": (
+        None,
+        ("opt_256_oc, sar_256_oc: names of parts of a data set, not of classes",),
+        images("{opt,sar}_256_oc/#.png"),
+    ),
     "table-of-a-folder-of-several": (
         None,
         ("fold_0, fold_1, fold_2, ...: names of parts", "kaggle may be meant, which reads more than images: p.csv"),

@@ -112,7 +112,21 @@ def is_part(name: str) -> bool:
 def are_parts(names: Collection[str]) -> bool:
     """Returns whether folders are parts of one data set by their names, and no classes."""
     are_places = sum(map(bool, map(_PLACES.fullmatch, names))) > 1
-    return are_places or all(map(is_part, names)) or all(map(_ROLES.fullmatch, names))
+    own = _without_common_words(names)
+    are_roles = all(map(_ROLES.fullmatch, names)) or (
+        len({*own}) == len(names) > 1 and all(map(_ROLES.fullmatch, own)) and not any(map(OFTEN_CLASSES.fullmatch, own))
+    )
+    return are_places or all(map(is_part, names)) or are_roles
+
+
+def _without_common_words(names: Collection[str]) -> list[str]:
+    """Returns names without the words with which all of them begin or end: opt and sar of opt_256, sar_256."""
+    words = [re.split("[_ -]", name) for name in names]
+    while words and min(map(len, words)) > 1 and len({each[-1] for each in words}) == 1:
+        words = [each[:-1] for each in words]
+    while words and min(map(len, words)) > 1 and len({each[0] for each in words}) == 1:
+        words = [each[1:] for each in words]
+    return ["_".join(each) for each in words]
 
 
 # --- columns of tables ------------------------------------------------------------------------------------------------

@@ -301,6 +301,18 @@ def _doubts_on_places(
             f"the first line of {table.path} names an image, {place.column}: if it is a row, name the columns in "
             "source.manifest.header"
         )
+    also = [
+        name
+        for name in table.columns
+        if name != place.column and name not in table.lists
+        if (values := table.values(name)[:_NUM_SEEN]) and all(map(table_heads.is_image, values))
+        if table_heads.has_image(probe, place.folder, values[0])
+    ]
+    if also:
+        yield (
+            f"the column {also[0]!r} names images, too: to store them in the same example set source.manifest.further "
+            "(docs/recipes/tables.md, Several images in one example)"
+        )
     meant, home = split_meant(posixpath.basename(table.path)), posixpath.dirname(table.path)
     rivals = [
         posixpath.relpath(f"/{each.folder}", f"/{home}")
