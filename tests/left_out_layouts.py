@@ -66,6 +66,7 @@ def _tiff(number: int) -> bytes:
 
 
 _TAG = '<tag label="a"><attribute name="b">1</attribute></tag>'
+_AS_SPLITS = "images of such names, too: to read them as splits set source.include='**' and split={by: directory}"
 _BOXES = "filename,width,height,class,xmin,ymin,xmax,ymax,split"
 
 LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
@@ -728,9 +729,14 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("input, target: names of parts of an example, not of classes",),
         images("input_#.png", "target_#.png", numbers=range(12)),
     ),
+    "cats-and-dogs-in-all-splits": (
+        None,
+        (f"val has {_AS_SPLITS}",),
+        images("{train,val}/{cat,dog}.#.jpg"),
+    ),
     "names-of-classes-in-all-splits": (
         None,
-        ("valid has images of such names, too: to read them as splits set source.include='**' and split.by=directory",),
+        (f"valid has {_AS_SPLITS}",),
         images("{train,valid}/hotdog_#.jpg", "{train,valid}/pizza_#.jpg", numbers=range(12)),
     ),
     "table-of-two-images-a-row": (

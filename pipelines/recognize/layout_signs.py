@@ -272,7 +272,8 @@ def find_labels_in_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
     for pattern, preset in ((_CATS_DOGS, "cats_dogs"), (_SYNSET_FILE, "imagenet_files"), (_UTKFACE, "utkface")):
         fitting = [name for name in names if pattern.match(name)]
         if len(fitting) >= 0.9 * len(names):
-            yield Finding(preset, evidence, settings, reads_images_alone=True)
+            doubts = _doubts_on_other_splits(others, pattern)
+            yield Finding(preset, evidence, settings, doubts=doubts, reads_images_alone=True)
             return
     yield from _find_numbered(folder, others, where, settings)
 
@@ -280,6 +281,16 @@ def find_labels_in_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
 def _train_alone(splits: Mapping[str, str], path: str) -> dict[str, Any]:
     """Returns settings that leave out the images of other splits: those of Kaggle's `test` have no labels."""
     return {"source.include": [f"{path}/**"]} if splits else {}
+
+
+def _doubts_on_other_splits(folders: Sequence[Folder], pattern: re.Pattern[str]) -> tuple[str, ...]:
+    """Returns a doubt if the folders of other splits, which are left out, have names with labels, too."""
+    named = [each.path for each in folders if any(map(pattern.match, each.images))]
+    if not named:
+        return ()
+    have = "has" if len(named) == 1 else "have"
+    option = "to read them as splits set source.include='**' and split={by: directory}"
+    return (f"{and_list(named)} {have} images of such names, too: {option}",)
 
 
 def _find_numbered(
@@ -305,21 +316,16 @@ def _find_numbered(
         f"{plural.count(len(classes), 'name')} ({name_some(classes)}), with a number after it"
     )
     label = {"by": "filename", "pattern": pattern}
-    doubts = []
+    doubts = _doubts_on_other_splits(others, re.compile(pattern))
     if name_signs.are_parts(classes):
-        doubts.append(f"{name_some(classes)}: names of parts of an example, not of classes")
-    if left := [each.path for each in others if any(re.match(pattern, name) for name in each.images)]:
-        doubts.append(
-            f"{and_list(left)} {'has' if len(left) == 1 else 'have'} images of such names, too: to read them as splits "
-            "set source.include='**' and split.by=directory"
-        )
+        doubts = (f"{name_some(classes)}: names of parts of an example, not of classes", *doubts)
     yield Finding(
         "image_folder",
         evidence,
         {**settings, "label": label},
         ("the class is what precedes the number in the name of the file; for images without labels set label.by=none",),
         (_STRATIFY,),
-        doubts=tuple(doubts),
+        doubts=doubts,
         reads_images_alone=True,
     )
 

@@ -60,20 +60,19 @@ ALIGNED = (
 )
 _ROLES = _any_of(
     *ALIGNED,
-    r"list|x\d|normal|reference|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp|hazy|clear|rain(y)?|norain|foggy|trans(mission)?",
-    r"expert_?\w|degraded|restored|processed|edited|n?ir|infra-?red|vis?(ible|ual)?|thermal|full|small|medium|large|label+ed",
-    r"opt(ical)?|sar|t1\w*|t2\w*|flair|dwi|adc|ct|mri?|pet",
+    r"list|x\d|normal|reference|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp|hazy|clear|rain(y)?|norain|foggy",
+    r"trans(mission)?|expert_?\w|degraded|restored|processed|edited|full|small|medium|large|label+ed",
+    r"n?ir|infra-?red|vis?(ible|ual)?|thermal|opt(ical)?|sar|t1\w*|t2\w*|flair|dwi|adc|ct|mri?|pet",
     r"(cam(era)?|view)?[_ -]?(left|right|front|back|rear|top|bottom|side)([_ -](left|right))?",
 )
 # These aligned images are classes as often.
 OFTEN_CLASSES = _any_of("[ab]", "low", "high", "left", "right", "pre", "post", "before", "after")
 # It is a part of a data set, and no class, whatever is beside it.
 _PARTS = _any_of(
-    r"(images?|imgs?|masks?)(_[a-z]+)?|jpegimages|pictures?|photos?|labels?|annotations?|segmentation\w*|targets?|gt\w*",
+    r"(images?|imgs?|masks?)(_[a-z]+)?|jpegimages|pictures?|photos?|labels?|annotations?|segmentation\w*|targets?",
     r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+",
     r"imagesets|meta([ _-]?(data|info\w*))?s?|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed",
-    r"thumb(nail)?s?",
-    r"assets|figures|screenshots|static|results?|outputs?|plots|@eadir|__macosx|trash|rejected",
+    r"gt\w*|thumb(nail)?s?|assets|figures|screenshots|static|results?|outputs?|plots|@eadir|__macosx|trash|rejected",
     r"\w+_(results?|outputs?|predictions?)|\d+\. .*(images|ground ?truths?)",
 )
 # It is one of several parts by device, person or date. Two of them are enough to be no classes.

@@ -268,8 +268,6 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         doubts += filter(None, [doubt])
     if split is not None and len({*meant}) < len(meant):
         doubts.append(f"several values of {split!r} would become one split: give them names in split.rename")
-    if place.inside:
-        settings.pop("source.manifest.image_pattern", None)
     captions = (name for name in others if name_signs.CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
     caption = next((name for name in captions if not label_columns.are_no_labels(table.values(name))), None)
     if caption is not None:
@@ -551,9 +549,7 @@ def _find_metadata(
         for name in others
         if any(each.startswith("{") for each in table.values(name))
     ]
-    if split := next(
-        filter(None, [label_columns.find_split(table), *label_columns.may_be_splits(table, others)]), None
-    ):
+    if split := label_columns.split_that_is_there(table, others):
         doubts.append(f"the column {split!r} may be the split: set split={{by: column, column: {split}}}")
     above = {each.split("/")[0] for each in table.values("file_name") if "/" in each}
     if above and all(folder.path == at for folder in folders) and not splits_in(above).keys() >= above:
@@ -608,7 +604,7 @@ def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) ->
         del settings["source.manifest.image"]
         settings["source.manifest.images"] = place.column
     settings["source.manifest.root"] = root if root != "." else None
-    if place.column != table.path_column:
+    if place.inside or place.column != table.path_column:
         settings.pop("source.manifest.image_pattern", None)
     return settings
 

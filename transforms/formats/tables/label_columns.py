@@ -96,6 +96,11 @@ def may_be_splits(table: table_heads.Table, others: Sequence[str]) -> list[str]:
     ]
 
 
+def split_that_is_there(table: table_heads.Table, others: Sequence[str]) -> str | None:
+    """Returns the column that says the splits, or may say them; None if there is none."""
+    return find_split(table) or next(iter(may_be_splits(table, others)), None)
+
+
 def with_values(table: table_heads.Table, name: str) -> str:
     """Returns the name of a column, with its values if they are few: `part (a, b)`."""
     values = sorted({*table.values(name)})
@@ -107,8 +112,7 @@ def doubts_on_boxes(table: table_heads.Table, edges: Sequence[str]) -> Iterator[
     values = [value for name in edges for value in table.values(name)]
     if values and all(table_heads.is_number(each) and 0 <= float(each) <= 1 for each in values):
         yield "all edges of boxes are from 0 to 1, where pixels are expected: multiply them by the sizes of the images"
-    splits = [find_split(table), *may_be_splits(table, table.columns)]
-    if named := next(filter(None, splits), None):
+    if named := split_that_is_there(table, table.columns):
         yield f"the column {named!r} may be the split, which is not read: write a table for each split"
 
 
@@ -131,17 +135,16 @@ def may_be_several(values: Sequence[str]) -> str:
     """Returns the text that may be between several classes of one cell, which `separator_of` does not prove; or ""."""
     distinct = {*values}
     for separator in _ALSO_IN_NAMES:
-        if any(
-            separator in value and distinct.issuperset(value.split(separator)) for value in distinct
-        ):  # rust, scab, rust+scab
+        several = (value.split(separator) for value in distinct if separator in value)
+        if any(map(distinct.issuperset, several)):  # rust, scab, rust+scab
             return separator
     for separator in (*_SEPARATORS, *_IN_TEXTS):
         parts = [frozenset(value.split(separator)) for value in distinct]
-        several = [each for each in parts if len(each) > 1]
-        if several and (separator in "|;" or all(map(str.isdecimal, frozenset().union(*parts)))):
+        groups = [each for each in parts if len(each) > 1]
+        if groups and (separator in "|;" or all(map(str.isdecimal, frozenset().union(*parts)))):
             return separator
         alone = frozenset().union(*(each for each in parts if len(each) == 1))
-        if any(each <= alone or any(each < outer for outer in several) for each in several):  # a, b, a b
+        if any(each <= alone or any(each < outer for outer in groups) for each in groups):  # a, b, a b
             return separator
     return ""
 
