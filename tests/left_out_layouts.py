@@ -697,8 +697,8 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     ),
     "column-of-a-few-values": (
         "kaggle",
-        ("the label is the column 'label' (1 different value in 4 rows: a); its others are part (te, tr)",),
-        images("p/#.jpg") | {"a.csv": rows("image,label,part", "{n}.jpg,a,{0}", ("tr", "te"), numbers=range(4))},
+        ("the label is the column 'label' (1 different value in 4 rows: a); its others are part (wild, zoo)",),
+        images("p/#.jpg") | {"a.csv": rows("image,label,part", "{n}.jpg,a,{0}", ("zoo", "wild"), numbers=range(4))},
     ),
     "names-of-classes-in-the-readme": (
         "imagefolder_metadata",
@@ -763,6 +763,17 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
             "a.csv": "path,label\n"
             + "".join(f"im/{s}/{n}.jpg,{'ab'[n % 2]}\n" for s in ("train", "valid") for n in range(4))
         },
+    ),
+    "table-in-utf-16": (
+        "kaggle",
+        ("the label is the column 'label' (2 different values in 20 rows: a, b)",),
+        images("#.jpg", numbers=_N) | {"t.csv": rows("file,label", "{n}.jpg,{0}", "ab").encode("utf-16")},
+    ),
+    "splits-in-short": (
+        "kaggle",
+        ("the label is the column 'label' (2 different values in 20 rows: a, b)",),
+        images("#.jpg", numbers=_N)
+        | {"t.csv": rows("file,label,tvt", "{n}.jpg,{0},{1}", "ab", ("tr", "tr", "tr", "va", "te"))},
     ),
     "other-files": (
         "coco",

@@ -243,7 +243,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     split = label_columns.find_split(table)
     if split is not None:
         others.remove(split)
-        rename = {value: split_meant(value) for value in sorted(set(table.values(split)))}
+        rename = {value: label_columns.split_of_value(value) for value in sorted(set(table.values(split)))}
         meant = [each for each in rename.values() if each]
         settings["split"] = {
             "by": "column",

@@ -72,13 +72,18 @@ def find_text(table: table_heads.Table, others: Sequence[str]) -> str | None:
     return usable[0] if len(usable) == 1 else None
 
 
+def split_of_value(value: str) -> str | None:
+    """Returns the split that a cell means; None if none."""
+    return name_signs.SPLIT_OF_SHORT.get(value.lower()) or split_meant(value)
+
+
 def find_split(table: table_heads.Table) -> str | None:
     """Returns the column whose values are the names of splits; None if there is none.
 
     A column that is not called so has several splits, and no other value.
     """
     held = {name: values for name in table.columns if not are_no_labels([*(values := {*table.values(name)})])}
-    meant = {name: {*map(split_meant, each)} for name, each in held.items() if 0 < len(each) <= _NUM_SPLITS}
+    meant = {name: {*map(split_of_value, each)} for name, each in held.items() if 0 < len(each) <= _NUM_SPLITS}
     named = (name for name, splits in meant.items() if name.lower() in name_signs.SPLIT_COLUMNS and splits != {None})
     other = (name for name, splits in meant.items() if None not in splits and len(splits) > 1)
     return next(named, None) or next(other, None)

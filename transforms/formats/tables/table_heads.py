@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -94,13 +95,14 @@ def _read_table(probe: FolderProbe, path: str) -> Table | None:
     if extension == ".parquet":
         return _read_parquet(probe, path)
     head = probe.head(path)
-    if not head or b"\0" in head:
-        return None
     encoding = _encoding_of(head)
+    if not head or (b"\0" in head and encoding != _UTF16):
+        return None
     lines = head.decode(encoding, "replace").splitlines()
     if len(head) >= (1 << 16) and len(lines) > 1:
         lines.pop()  # it may be cut short
-    last = probe.tail(path).decode(encoding, "replace").splitlines()[1:]  # the first line is cut short
+    tail = b"" if encoding == _UTF16 else probe.tail(path)  # which begins anywhere, and has no mark of its order
+    last = tail.decode(encoding, "replace").splitlines()[1:]  # the first line is cut short
     if extension in (".jsonl", ".ndjson"):
         table = _of_objects(path, _parse_lines(lines), {})
         after = _of_objects(path, _parse_lines(last), {})
@@ -110,12 +112,19 @@ def _read_table(probe: FolderProbe, path: str) -> Table | None:
     table = _read_csv(path, lines[: _MAX_ROWS + 1], last[-_MAX_ROWS:])
     if table is None or encoding == "utf-8-sig":
         return table
+    if encoding == _UTF16:
+        return table._replace(settings={**table.settings, "source.manifest.encoding": encoding})
     doubt = f"{path} is not UTF-8: is source.manifest.encoding={encoding} right? The names in it show that"
     return table._replace(settings={**table.settings, "source.manifest.encoding": encoding}, doubts=(doubt,))
 
 
+_UTF16 = "utf-16"
+
+
 def _encoding_of(head: bytes) -> str:
-    """Returns the first encoding that a text can have; every text can have the last one."""
+    """Returns the encoding that a text says, or the first one that it can have; every text can have the last one."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return _UTF16
     for encoding in ("utf-8-sig", "gb18030"):
         try:
             head.decode(encoding)
