@@ -115,7 +115,7 @@ $(INSTALLED): requirements.lock setup.py $(wildcard imagebeam/*.c imagebeam/*.h)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! [ -e /usr/include/turbojpeg.h ]; then \
 	  echo "installing a C compiler and libjpeg-turbo, for the code in C"; \
 	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends gcc libc6-dev libjpeg-dev libpng-dev libturbojpeg0-dev; } > /dev/null \
-	  || echo "apt-get could not install them: without them imagebeam is slower (docs/reader.md)" >&2; \
+	  || echo "apt-get could not install them: without them imagebeam is slower (docs/reader-speed.md)" >&2; \
 	fi
 	@echo "installing requirements.lock into $(VENV) (3 GB): about half a minute on a fast network"
 	@if ! $(BIN)/python -m pip config list | grep -q index \

@@ -98,7 +98,7 @@ LIBRARIES = {  # by name: a function of it, and the macro that its code in C ask
     "turbojpeg": ("tjInitTransform", "HAVE_TURBOJPEG"),
 }
 # Where there is no C compiler, other code does the work of both, more slowly. `libraries` are those that each can use:
-# without one of them, only what needs it is missing. docs/reader.md and docs/images.md say what that is.
+# without one of them, only what needs it is missing. docs/reader-speed.md and docs/images.md say what that is.
 READER = setuptools.Extension(
     "imagebeam._native",
     [

@@ -16,7 +16,7 @@ from imagebeam.reader import batch_reader, batch_schedule, bucket_reader
 from imagebeam.reader import options as options_lib
 
 # Batches that are read at once: one reads while the other decodes; eight hide the latency of a network. A call reads
-# its records one after the other, so many cores need more calls than two: docs/reader.md has a simulation.
+# its records one after the other, so many cores need more calls than two: docs/reader-speed.md has a simulation.
 _LOCAL_CALLS, _REMOTE_CALLS = 2, 8
 _THREADS_FOR_A_CALL = 8
 

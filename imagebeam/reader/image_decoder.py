@@ -86,7 +86,7 @@ def library() -> str | None:
 def why_not_native(plan: read_plan.ReadPlan) -> str | None:
     """Returns the reason why the decoder in C cannot decode all images of a split; None if it can."""
     if _native is None:
-        return "imagebeam was installed without its decoder in C: docs/reader.md lists what is needed to build it"
+        return "imagebeam was installed without its decoder in C: docs/reader-speed.md lists what is needed to build it"
     if not plan.form.is_usual:
         stored = plural.count(plan.form.channels, "channel")
         return f"it makes RGB of 8 bits, and the images have {stored} of {plan.form.dtype}"

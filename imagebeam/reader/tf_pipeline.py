@@ -1,6 +1,6 @@
 """Batches as a tf.data.Dataset: each is made by one call of `batch_reader` from TensorFlow's threads.
 
-docs/reader.md has the measurements behind it.
+docs/reader-speed.md has the measurements behind it.
 """
 
 from __future__ import annotations

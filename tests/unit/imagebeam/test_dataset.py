@@ -55,7 +55,7 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         for module in (image_decoder, record_parser, whole_images):
             monkeypatch.setattr(module, "_native", None)
     elif request.param == "native" and image_decoder.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
-        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
+        pytest.skip("the decoder in C was not built here: docs/reader-speed.md lists what it needs")
     return request.param
 
 

@@ -23,7 +23,7 @@ from tests import datasets, error_texts
 from tests.pictures import damage, encode, photo, without_segments
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there they must be built
-    pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
+    pytest.importorskip("imagebeam._native", reason="was not built: docs/reader-speed.md says what it needs")
 from imagebeam import _native, _writer
 
 Part = tuple[int, int, int, int]  # top, left, height, width

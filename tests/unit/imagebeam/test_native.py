@@ -22,7 +22,7 @@ from tests.image_sets import save
 from tests.pictures import damage, encode, photo, psnr, without_segments
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
-    pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
+    pytest.importorskip("imagebeam._native", reason="was not built: docs/reader-speed.md says what it needs")
 from imagebeam import _native
 
 FEATURES = (

@@ -23,7 +23,7 @@ from tests import case_tables
 from tests.encoded_images import JPEG
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
-    pytest.importorskip("imagebeam._writer", reason="was not built here: docs/reader.md tells what it needs")
+    pytest.importorskip("imagebeam._writer", reason="was not built: docs/reader-speed.md says what it needs")
 from imagebeam import _writer
 
 EDGES = {0, 1, 7, 8, 9, *(3 * (1 << log) + extra for log in (7, 10, 13) for extra in (-1, 0, 1)), 100_001}

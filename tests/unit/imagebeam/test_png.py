@@ -27,10 +27,10 @@ from tests.unit.transforms.images.test_turn_upright import PNG_KINDS, random_png
 
 tf = pytest.importorskip("tensorflow")
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there they must be built
-    pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
+    pytest.importorskip("imagebeam._native", reason="was not built: docs/reader-speed.md says what it needs")
 _native = image_decoder._native
 if os.environ.get("IMAGEBEAM_CI") != "1" and not _native.DECODES_PNG:
-    pytest.skip("libpng was not built in: docs/reader.md tells what it needs", allow_module_level=True)
+    pytest.skip("libpng was not built in: docs/reader-speed.md says what it needs", allow_module_level=True)
 
 TRANSPARENT = {0: b"\0\1", 2: b"\0\1\0\2\0\3", 3: b"\x80\0\x7f"}  # tRNS of gray, RGB and palette
 

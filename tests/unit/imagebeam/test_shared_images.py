@@ -14,7 +14,7 @@ from tests import image_sets
 from tests.pictures import encode, photo
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
-    pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
+    pytest.importorskip("imagebeam._native", reason="was not built: docs/reader-speed.md says what it needs")
 from imagebeam import _native
 
 KINDS: list[tuple[str, dict[str, Any]]] = [("L", {}), ("RGB", {"progressive": True})]

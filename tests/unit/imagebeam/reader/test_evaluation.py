@@ -111,7 +111,7 @@ def _after(batches: imagebeam.BatchIterator, count: int) -> imagebeam.ReaderStat
 
 def test_snippets_of_the_documentation_do_what_they_say(dataset: imagebeam.ImageDataset) -> None:
     keras = pytest.importorskip("keras")
-    blocks = docs_pages.blocks("reader.md", "python")
+    blocks = docs_pages.blocks("reading.md", "python")
 
     def run(first_line: str, **names: Any) -> dict[str, Any]:
         [block] = [each for each in blocks if first_line in each]

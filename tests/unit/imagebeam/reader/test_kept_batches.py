@@ -77,7 +77,7 @@ def test_pixels_are_cast_as_by_tensorflow(dataset: imagebeam.ImageDataset) -> No
             import tensorflow as tf
 
             if image_decoder.library() is None:
-                pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
+                pytest.skip("the decoder in C was not built here: docs/reader-speed.md lists what it needs")
             asked: dict[str, Any] = {
                 "image_size": SIZE, "shuffle": None, "num_epochs": 1, "pad": True, "decoder": "native", "crop": "center"
             }  # fmt: skip

@@ -173,7 +173,7 @@ def test_orbax_keeps_the_state_as_the_documentation_says(
     dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path
 ) -> None:
     pytest.importorskip("orbax.checkpoint")
-    [snippet] = [each for each in docs_pages.blocks("reader.md", "python") if "ocp.CheckpointManager" in each]
+    [snippet] = [each for each in docs_pages.blocks("reading.md", "python") if "ocp.CheckpointManager" in each]
     batches, expected = _as_numpy(dataset, **OPTIONS, batch_size=8), _as_numpy(dataset, **OPTIONS, batch_size=8)
     assert keys(itertools.islice(batches, 2)) == keys(itertools.islice(expected, 2))
     save, load = snippet.rsplit("\n\n", 1)

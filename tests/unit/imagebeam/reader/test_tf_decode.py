@@ -23,7 +23,7 @@ from tests.unit.imagebeam.reader import by_tensorflow, written
 
 tf = pytest.importorskip("tensorflow")
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
-    pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
+    pytest.importorskip("imagebeam._native", reason="was not built: docs/reader-speed.md says what it needs")
 
 pytestmark = pytest.mark.usefixtures("unchanged_graphs")
 
@@ -260,7 +260,7 @@ def test_single_examples_are_those_of_a_batch(photos: imagebeam.ImageDataset, de
 @pytest.mark.parametrize("size", [32, 200])
 def test_decoders_differ_by_no_more_than_the_docs_say(tmp_path: pathlib.Path, crop: str, size: int) -> None:
     if image_decoder.library() is None:
-        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
+        pytest.skip("the decoder in C was not built here: docs/reader-speed.md lists what it needs")
     rng = np.random.default_rng(0)
     examples = []
     for index in range(12):

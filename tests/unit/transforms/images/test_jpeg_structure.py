@@ -163,7 +163,7 @@ def test_check_in_c_finds_what_the_check_in_python_finds() -> None:
 
 
 def test_check_in_c_leaves_no_usual_jpeg_to_python(checker: str) -> None:
-    pytest.importorskip("imagebeam._writer", reason="was not built here: docs/reader.md tells what it needs")
+    pytest.importorskip("imagebeam._writer", reason="was not built: docs/reader-speed.md says what it needs")
     if checker == "in-c":
         left = [name for name, jpeg in JPEGS.items() if jpeg_structure._check_in_c(jpeg) is None]
         assert left == []
@@ -183,7 +183,7 @@ KINDS = [
 
 def failure_of(data: bytes) -> str:
     """Returns the error of libjpeg-turbo; "" if it decodes `data`."""
-    native = pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
+    native = pytest.importorskip("imagebeam._native", reason="was not built: docs/reader-speed.md says what it needs")
     out = np.zeros((1, SMALL[1], SMALL[0], 3), np.uint8)
     failures = native.decode([data], np.array([[0, 0, *out.shape[1:3]]], np.int32), np.zeros(1, bool), out, 1)
     return failures[0][1] if failures else ""

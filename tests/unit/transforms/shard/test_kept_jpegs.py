@@ -21,7 +21,7 @@ from tests import encoded_images, pictures
 from tests.unit.transforms import small_dataset
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
-    pytest.importorskip("imagebeam._writer", reason="was not built here: docs/reader.md tells what it needs")
+    pytest.importorskip("imagebeam._writer", reason="was not built: docs/reader-speed.md says what it needs")
 
 FEATURES = features.resolve_features({}, "class", {"weight": ("int64", False)})
 RECIPE = encode.ExampleRecipe(FEATURES, {"cat": 0, "dog": 1}, ("columns/weight",))

@@ -23,7 +23,7 @@ from tests import case_tables
 from tests.unit.transforms import small_dataset
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
-    pytest.importorskip("imagebeam._writer", reason="was not built here: docs/reader.md tells what it needs")
+    pytest.importorskip("imagebeam._writer", reason="was not built: docs/reader-speed.md says what it needs")
 
 SHAPE = (3, 4, 1)
 POLICY = prepare.ImagePolicy(raw_shape=SHAPE)
