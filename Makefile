@@ -14,6 +14,8 @@ EXTRAS := convert hdf5 matlab bands medical tf transform gcs hdfs s3 web dataflo
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -ra
 # Of tools that the tests run: each .in is resolved into a .txt.
 ENVIRONMENTS := $(wildcard tests/servers/environments/*.in)
+SITE_LOCK := tests/servers/environments/site.txt
+SITE_ENV := build/site-env
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The environment of a checkout is its own, so Python may keep what it compiles there. Without that each process of the
@@ -21,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test images-test report-test schedulers-test clusters-test torch-test servers unit lint bench docs lock clean
+.PHONY: help demo test images-test report-test schedulers-test clusters-test torch-test site site-test chromium servers unit lint bench docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-23s%s\n", $$1, $$2 }'
@@ -40,11 +42,7 @@ images-test: $(INSTALLED) ## build the images without Docker and try them; needs
 	fi
 	@$(BIN)/python -m pytest -ra -o faulthandler_timeout=1800 $(PYTEST_ARGS) tests/integration/images.py
 
-report-test: $(INSTALLED) ## open report.html in Chromium; nothing may be loaded, and no error logged (seconds)
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! command -v chromium > /dev/null; then \
-	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends chromium; } > /dev/null \
-	  || echo "apt-get could not install chromium: the tests of the report in a browser will be skipped" >&2; \
-	fi
+report-test: $(INSTALLED) chromium ## open report.html in Chromium; nothing may be loaded, and no error logged (seconds)
 	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/report_browser.py
 
 schedulers-test: $(INSTALLED) ## run the files of deploy/ in Airflow, Kubeflow's compiler, Kubernetes' schemas and systemd (minutes)
@@ -59,6 +57,19 @@ clusters-test: $(INSTALLED) servers ## convert on a Flink and on a Spark cluster
 
 torch-test: $(INSTALLED) ## read with PyTorch, without a GPU, which is installed beside the environment (minutes, 1.3 GB)
 	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/torch_*.py
+
+site: $(SITE_ENV)/.installed ## build the documentation as a site into build/site; a warning or a broken link is an error
+	@PATH="$(CURDIR)/$(SITE_ENV)/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
+	@echo "the site is in build/site; to look at it: $(BIN)/python -m http.server --directory build/site"
+
+site-test: site chromium ## open pages of the site in Chromium, at the width of a phone and of a desk (a minute)
+	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/site_browser.py
+
+chromium:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! command -v chromium > /dev/null; then \
+	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends chromium; } > /dev/null \
+	  || echo "apt-get could not install chromium: the tests in a browser will be skipped" >&2; \
+	fi
 
 servers: ## install Java and Maven for the servers of the tests; needs root on Debian or Ubuntu
 	@if command -v java > /dev/null && command -v mvn > /dev/null; then :; \
@@ -126,4 +137,12 @@ $(INSTALLED): requirements.lock setup.py $(wildcard imagebeam/*.c imagebeam/*.h)
 	  $(BIN)/python -m pip install --quiet --requirement requirements.lock; \
 	fi
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The tools of the site are apart: they want other versions than the lock.
+$(SITE_ENV)/.installed: $(SITE_LOCK) | $(INSTALLED)
+	@rm -rf $(SITE_ENV) && $(BIN)/python -m venv $(SITE_ENV)
+	@if $(BIN)/python -m pip config list | grep -q index \
+	  || ! $(BIN)/uv pip install --quiet --no-python-downloads --python $(SITE_ENV)/bin/python --requirements $(SITE_LOCK); \
+	then $(SITE_ENV)/bin/python -m pip install --quiet --requirement $(SITE_LOCK); fi
 	@touch $@
