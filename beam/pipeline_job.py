@@ -31,6 +31,7 @@ _NEEDS_SOURCE = {
     "output.shuffle: none": "a PCollection has no order",
     "source.masks": "masks lie beside the images in a folder",
     "columns.NAME.transform": "tf.Transform writes to a folder that the command removes",
+    "storage_options": "other steps of the pipeline would open the same addresses without them",
 }
 
 
@@ -60,7 +61,7 @@ def make_job(config: request_lib.AnyConfig, *, overwrite: bool = False) -> job_l
         job_lib.require_address("--output", "output.uri", checked.config.output.uri)
         source = PipelineSource()
     for setting in _settings_that_need_a_source(checked.config):
-        if source is not None or setting == "columns.NAME.transform":
+        if source is not None or setting in ("columns.NAME.transform", "storage_options"):
             raise errors.ConfigError(
                 "pipeline-setting",
                 f"{setting} is not for the images of a pipeline, since {_NEEDS_SOURCE[setting]}: leave it out, or run "
@@ -77,6 +78,7 @@ def _settings_that_need_a_source(config: Any) -> Iterator[str]:
         "output.shuffle: none": config.output.shuffle == "none",
         "source.masks": config.source.masks.rule is not None,
         "columns.NAME.transform": bool(config.transformed),
+        "storage_options": any(config.storage_options.values()),
     }
     assert used.keys() == _NEEDS_SOURCE.keys()
     return (setting for setting, is_used in used.items() if is_used)

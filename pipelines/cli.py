@@ -118,7 +118,8 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     with _stopped_by_signals():
         try:
             outputs.open()
-            exit_code = known.run(known, beam_arguments)
+            with contextlib.ExitStack() as known.stack, _storages(known):
+                exit_code = known.run(known, beam_arguments)
             is_committed = known.run is _convert and not known.no_wait
             return exit_code or int(_has_lost_output(is_committed))
         except KeyboardInterrupt as e:
@@ -136,6 +137,15 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
             journal.error = e
             terminal.tell_failure(str(shown))
             return journal.exit_code
+
+
+def _storages(known: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    """Opens addresses with the options of the storage that the command line of a dataset's command has."""
+    if not (settings := getattr(known, "storage_options", None)):
+        return contextlib.nullcontext()
+    from imagebeam.pipelines import storage_tables
+
+    return storage_tables.of_command(known.directory, settings)
 
 
 @contextlib.contextmanager
@@ -170,11 +180,12 @@ def _stopped_by_signals() -> Iterator[None]:
         concurrency.stop_signals.clear()
 
 
-def _load_config(known: argparse.Namespace) -> config_lib.Config:
-    """Reads the config of a command, and notes what the command works on."""
-    from imagebeam.pipelines import request
+def _load_config(known: argparse.Namespace, beam_arguments: list[str]) -> config_lib.Config:
+    """Reads the config of a command, and notes what the command works on. Its storage options hold from then on."""
+    from imagebeam.pipelines import request, storage_tables
 
     config = request.load_config(known.config, known.set, known.input, known.output)
+    known.stack.enter_context(storage_tables.of_config(config, beam_arguments))
     known.journal.begin(config.source.uri, config.output.uri, config.output.dataset, config.rejects.max_fraction)
     return config
 
@@ -213,7 +224,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if leaves:
         return _submit(known, beam_arguments)
     start = time.monotonic()
-    config = _load_config(known)
+    config = _load_config(known, beam_arguments)
     texts = [f"imagebeam {imagebeam.__version__} on {runners.runner_name(beam_arguments)}"]
     if transform_version := dataset_facts.transform_versions(config).get("tensorflow_transform"):
         texts.append(f"tf.Transform {transform_version}")
@@ -249,7 +260,7 @@ def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -
 def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import convert
 
-    config = _load_config(known)
+    config = _load_config(known, beam_arguments)
     done = convert.submit_request(_request(known, config, beam_arguments))
     output = str(config.output.uri)
     known.journal.job, known.journal.template = done.job, done.template or None
@@ -308,15 +319,18 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import convert
+    from imagebeam.pipelines import convert, storage_tables
     from imagebeam.pipelines.recognize import recognize_folder
 
-    recognized = recognize_folder.choose(known)
+    options = "source.storage_options."
+    of_input = [each.removeprefix(options) for each in known.set if each.startswith(options)]
+    with storage_tables.of_command(known.input, of_input):  # it looks into the folder before there is a config
+        recognized = recognize_folder.choose(known)
     if recognized.rows:
         printed_tables.print_table(recognized.rows)
     if recognized.error:
         raise errors.ConfigError("folder-not-recognized", recognized.error)
-    config = _load_config(known)
+    config = _load_config(known, beam_arguments)
     if known.save_listing:
         command = _convert_command(known, beam_arguments, config)
         convert.check_plan(_request(known, config, beam_arguments))  # before the input is listed, which may take long

@@ -151,6 +151,8 @@ Command: TypeAlias = Callable[[argparse.Namespace, list[str]], int]
 
 _WITH_OUTPUTS = ("convert", "plan", "compact", "verify")  # commands that tell a platform how they ended
 
+_ON_A_FOLDER = "init compact index snapshots status verify inspect report bench"  # commands with one address
+
 _FLAG: Any = {"action": "store_true"}
 _DTYPES = ("uint8", "float32", "bfloat16", "float16")
 _TO_BEAM = "Any other option goes to Beam, such as --runner="
@@ -282,6 +284,8 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
     add("convert plan compact index", "--workers", processes, type=_positive, metavar="N")
     add("convert compact index", "--quiet", "print no progress and no table", **_FLAG)
     add("compact index snapshots verify inspect report bench", "directory", metavar="DIR")
+    given = "option of the storage of DIR, e.g. endpoint_url=https://minio:9000 (docs/storage.md)"
+    add(_ON_A_FOLDER, "--storage-options", given, metavar="NAME=VALUE", action="append", default=[])
     number = "a snapshot, such as 000002, instead of the latest"
     add("verify inspect report bench", "--snapshot", number, metavar="N")
     for name in _WITH_OUTPUTS:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import job as job_lib
-from imagebeam.pipelines import launch
+from imagebeam.pipelines import launch, storage_tables
 from imagebeam.pipelines import request as request_lib
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.messages import run_journal
@@ -112,6 +112,7 @@ def convert(
     return run(Request(config, beam_options, workers, *flags), run_journal.Journal())
 
 
+@storage_tables.with_storages
 def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
     """Does what `convert` does, and notes in the journal how far it came."""
     start = time.monotonic()
@@ -223,6 +224,7 @@ def submit(
     )
 
 
+@storage_tables.with_storages
 def submit_request(request: Request) -> Submission:
     """Does what `submit` does."""
     if not runners.is_dataflow(request.arguments):
@@ -267,6 +269,7 @@ def plan(
     return run_plan(request, run_journal.Journal())
 
 
+@storage_tables.with_storages
 def run_plan(request: Request, journal: run_journal.Journal) -> elements.DatasetPlan:
     """Does what `plan` does, and notes in the journal how far it came."""
     checked, options = check_plan(request)
@@ -289,6 +292,7 @@ def run_plan(request: Request, journal: run_journal.Journal) -> elements.Dataset
     return dataclasses.replace(journal.plan, message=journal.plan.message + advice)
 
 
+@storage_tables.with_storages
 def check_plan(request: Request) -> tuple[request_lib.Checked, PipelineOptions]:
     """Checks the arguments of `plan` without listing the input, and returns them with Beam's options.
 
@@ -306,6 +310,11 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
         ConfigError: if the input is not a folder, or cannot be listed, or the file cannot be written.
     """
     request_lib.require_utf8_file_names()
+    with storage_tables.of_config(config):
+        return _save_listing(config, uri)
+
+
+def _save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> config_lib.Config:
     # make_source needs the address of an output, and writes nothing there
     source = job_lib.make_source(config if config.output.uri else _with_output(config, "/nowhere"))
     if not source.listed_folder():

@@ -76,5 +76,5 @@ def transform_versions(config: config_lib.Config) -> dict[str, str]:
 def digest_command(checked: request.Checked, source: str, output: str, vocabulary: tuple[str, ...] | None) -> str:
     """Returns a digest that is equal if the same command runs again."""
     config = checked.config
-    parts = config.model_dump(mode="json"), (source, output), vocabulary, checked.overwrite, checked.snapshot
+    parts = config.recorded(), (source, output), vocabulary, checked.overwrite, checked.snapshot
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()

@@ -93,7 +93,7 @@ def make_job(checked: Checked, run: RunFiles | None = None, source: image_source
         is_complete=snapshot is None and not config.duplicates.settings().only("drop").is_on,
         settings=settings,
         name=str(config.output.dataset),
-        config=config.model_dump(mode="json"),
+        config=config.recorded(),
         with_beam=config.output.writer == "beam",
         transforms=make_transforms(config, settings.columns),
         scratch=run.scratch,
@@ -290,6 +290,11 @@ def _settings_of(
             "beam-writer-elsewhere",
             f"output.writer is 'beam', and --output is {output!r}: Beam's own writer is for local paths and gs://; "
             "leave output.writer out",
+        )
+    if config.output.writer == "beam" and config.output.storage_options:
+        raise errors.ConfigError(
+            "beam-writer-options",
+            "output.writer is 'beam', and Beam's own writer takes no output.storage_options: leave one of the two out",
         )
     if config.output.writer == "beam" and not storage.storage_of(output).is_local:
         from imagebeam.transforms import write_shards_with_beam  # late: imports Beam

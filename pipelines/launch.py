@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from imagebeam import concurrency, errors, storage
+from imagebeam.pipelines import storage_tables
 from imagebeam.pipelines.beam import job_servers, runners
 from imagebeam.pipelines.messages import progress, run_journal
 from imagebeam.pipelines.runs import dataflow_options, output_lock, remote_job, run_remotely
@@ -132,12 +133,12 @@ def scratch_folder(config: config_lib.Config, beam_arguments: Sequence[str]) -> 
     if runners.is_direct(beam_arguments):
         return tempfile.mkdtemp(prefix="imagebeam-")
     output = storage.normalize(str(config.output.uri))
-    if storage.scheme_of(output) not in _REACHED_BY_TENSORFLOW:
+    if storage.scheme_of(output) not in _REACHED_BY_TENSORFLOW or config.output.storage_options:
         raise errors.ConfigError(
             "transform-output-unreachable",
             f"columns.{config.transformed[0]}.transform on {runners.runner_name(beam_arguments)}: TensorFlow cannot "
-            f"write to {output!r}; choose an --output that is gs:// or a folder that all workers share, or the local "
-            "runner",
+            f"write to {output!r}; choose an --output that is gs:// without output.storage_options, or a folder that "
+            "all workers share, or the local runner",
         )
     return output_folder.OutputPaths(output).new_transform_folder()
 
@@ -188,6 +189,7 @@ def build(options: PipelineOptions, add_steps: AddSteps) -> beam.Pipeline:
             "runner-cannot-start", f"Beam cannot start this runner: {' '.join(str(e).split())}{remedy}"
         ) from e
     add_steps(pipeline)
+    storage_tables.carry(pipeline)
     return pipeline
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from imagebeam import errors, example, features, storage
 from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines import request as request_lib
+from imagebeam.pipelines import storage_tables
 from imagebeam.transforms import elements, user_code
 from imagebeam.transforms.html_report import thumbnails
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, pixels, prepare
@@ -49,6 +50,7 @@ class Tried(NamedTuple):
     after: bytes
 
 
+@storage_tables.with_storages
 def try_images(request: request_lib.Request, count: int) -> list[Tried]:
     """Returns what a command makes of `count` images: a choice by hash of the first 10,000 that the source lists.
 

@@ -18,7 +18,7 @@ from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.beam import runners
 from imagebeam.transforms import dataset_settings
 
-_FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _PICKLED = re.compile(rb"QlpoOTFBWSZTW[A-Za-z0-9+/]+")  # bz2 in base64, as Beam packs
 
 
@@ -32,7 +32,7 @@ def graph_of(folder: pathlib.Path, **sections: Any) -> bytes:
 
 def pipeline_of(add_steps: Callable[[beam.Pipeline], Any], *options: str) -> beam.Pipeline:
     """A pipeline with these steps, which never runs."""
-    pipeline = beam.Pipeline(options=PipelineOptions([_FN_API, *options]))
+    pipeline = beam.Pipeline(options=PipelineOptions([FN_API, *options]))
     add_steps(pipeline)
     return pipeline
 

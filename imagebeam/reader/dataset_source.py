@@ -20,7 +20,7 @@ import numpy as np
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
 from imagebeam.reader import record_selection, shard_cache, shard_files, shard_reader
-from imagebeam.storage import remote
+from imagebeam.storage import given_options, remote
 
 if TYPE_CHECKING:
     import array
@@ -56,7 +56,8 @@ class DatasetSource:
                 `cache_dir` is not a local folder.
         """
         self.directory = storage.normalize(directory)
-        self._storage_options = dict(storage_options or {})
+        # those of the process too: other processes that read for this one have no table
+        self._storage_options = {**given_options.options_of(self.directory), **(storage_options or {})}
         self._is_local = storage.scheme_of(self.directory) == "file"
         if self._is_local and self._storage_options:
             raise errors.ConfigError(

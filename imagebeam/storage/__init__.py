@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from imagebeam import errors
+from imagebeam.storage import given_options
+from imagebeam.storage.given_options import Options as Options
 from imagebeam.storage.interface import BROKEN_LINK as BROKEN_LINK
 from imagebeam.storage.interface import CANNOT_OPEN as CANNOT_OPEN
 from imagebeam.storage.interface import DIRECTORY as DIRECTORY
@@ -27,12 +30,31 @@ from imagebeam.storage.interface import root_of as root_of
 from imagebeam.storage.interface import scheme_of as scheme_of
 from imagebeam.storage.local import LocalStorage as LocalStorage
 
-Options: TypeAlias = Mapping[str, Any]
-
 _LOCAL = LocalStorage()
 
 
 _opened: dict[tuple[str, Any], Storage] = {}  # by scheme and options: connections are shared
+_opened_with_secrets: set[tuple[str, Any]] = set()  # keys of those whose options name variables or files
+
+
+@contextlib.contextmanager
+def using(table: given_options.Table) -> Iterator[None]:
+    """Makes every function of imagebeam open the addresses of a table with its options, until the block ends.
+
+    What references name, {"env": NAME} or {"file": PATH}, is read again by the first block with this table.
+
+    Args:
+        table: options of a storage by address, such as {"s3://bucket": {"endpoint_url": "https://minio:9000"}}: for all
+            addresses below it, unless a longer one is there.
+
+    Raises:
+        ConfigError: if another thread's block has other options for one of the addresses.
+    """
+    if any(given_options.has_references(options) for options in table.values()) and not given_options.holds(table):
+        for key in list(_opened_with_secrets):  # a secret may be another one now
+            _opened.pop(key, None)
+    with given_options.using(table):
+        yield
 
 
 def storage_of(uri: str, options: Options | None = None) -> Storage:
@@ -41,7 +63,7 @@ def storage_of(uri: str, options: Options | None = None) -> Storage:
     Args:
         uri: a path or an address.
         options: credentials and other options of the scheme's client, such as {"token": "anon"} for gs:// (see
-            docs/storage.md). A local path takes none: they are ignored.
+            docs/storage.md), on top of those that `using` gives the address. A local path takes none: they are ignored.
 
     Raises:
         ConfigError: if the scheme or an option is not known, or the package of the scheme is not installed.
@@ -49,11 +71,14 @@ def storage_of(uri: str, options: Options | None = None) -> Storage:
     scheme = scheme_of(uri)
     if scheme == "file":
         return _LOCAL
-    key = scheme, _hashable(options or {})
+    options = {**given_options.options_of(uri), **(options or {})}
+    key = scheme, _hashable(options)
     found = _opened.get(key)
     if found is None:
         try:
-            found = _opened.setdefault(key, _open(scheme, dict(options or {})))
+            found = _opened.setdefault(key, _open(scheme, given_options.resolve(options)))
+            if given_options.has_references(options):
+                _opened_with_secrets.add(key)
         except errors.ConfigError as e:
             raise errors.ConfigError(e.code, f"address {uri!r}: {e}") from e
     return found
@@ -73,6 +98,10 @@ def _open(scheme: str, options: Options) -> Storage:
         from imagebeam.storage import http
 
         return http.HttpStorage(scheme, options)
+    if scheme in ("s3", "s3a"):
+        from imagebeam.storage import s3
+
+        return s3.S3Storage(scheme, options)
     from imagebeam.storage import fsspec_files
 
     return fsspec_files.FsspecStorage(scheme, options)

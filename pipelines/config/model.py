@@ -15,6 +15,7 @@ import yaml
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
 from imagebeam.pipelines.config import explain_error, output_sections, sections, source_and_image
+from imagebeam.storage import given_options
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.sources import listing_rules, strict_yaml
 
@@ -53,6 +54,11 @@ class Config(pydantic.BaseModel):
     def _consistent(self) -> Config:
         source, gives = self.source, self.source.gives()
         rule = source.masks.rule
+        for name, options in self.storage_options.items():
+            if (secret := given_options.find_secret(options, f"{name}.storage_options")) is not None:
+                raise ValueError(f"{secret} {given_options.REFUSED}")
+        if self.output.storage_options and self.output.uri and storage.scheme_of(self.output.uri) == "file":
+            raise ValueError(f"output.uri {self.output.uri!r} is local: leave output.storage_options out")
         if source.pattern is not None:
             self._check_groups(listing_rules.check_pattern(source.pattern))
 
@@ -242,6 +248,16 @@ class Config(pydantic.BaseModel):
             computed=self.features.computed(),
         )
 
+    @property
+    def storage_options(self) -> dict[str, given_options.Options]:
+        """Options of the storages of the input and the output, by the name of their section."""
+        return {"source": self.source.storage_options, "output": self.output.storage_options}
+
+    def recorded(self) -> dict[str, Any]:
+        """Returns the config as the catalog keeps it: without the way to its storages, which is that of one run."""
+        exclude = {section: {"storage_options"} for section in self.storage_options}
+        return self.model_dump(mode="json", exclude=exclude)
+
     def identity(self) -> dict[str, Any]:
         """Returns the part of the config that decides the content of shards: the same for a moved input or output.
 
@@ -251,12 +267,12 @@ class Config(pydantic.BaseModel):
         exclude: Any = {
             "label": {"vocabulary", "texts", "lists"},
             "split": {"lists"},
-            "output": {"uri", "name", "report"},
+            "output": {"uri", "name", "report", "storage_options"},
             "rejects": True,
             "duplicates": True,
             "update": True,
         }
-        exclude["source"] = {"uri": True, "reads_ahead": True, "bytes_ahead": True}
+        exclude["source"] = dict.fromkeys(("uri", "reads_ahead", "bytes_ahead", "storage_options"), True)
         exclude["source"]["web"] = {"timeout_sec", "per_host", "user_agent"}
         exclude["source"] |= {by: base_format.format_of(by).PLACES for by in base_format.FORMATS}
         if self.source.gives().is_saved:
@@ -367,8 +383,8 @@ def _read_yaml(name: str) -> dict[str, Any]:
     return fields
 
 
-def apply_override(fields: dict[str, Any], override: str) -> None:
-    """Sets one key as a text `section.key=value` says.
+def apply_override(fields: dict[str, Any], override: str, option: str = "--set") -> None:
+    """Sets one key as a text `section.key=value` says; `option` is the one of the command that gave it.
 
     Raises:
         ConfigError: if it does not have this form, or a section in it is not a mapping.
@@ -377,9 +393,10 @@ def apply_override(fields: dict[str, Any], override: str) -> None:
     if not equals or not path:
         meant = override.replace(":", "=", 1) if ":" in override and "=" not in override else ""
         hint = f"; write {meant!r}" if meant else ""
-        raise errors.ConfigError("set-form", f"--set {override!r} does not have the form section.key=value{hint}")
+        form = "section.key=value" if option == "--set" else "NAME=VALUE"
+        raise errors.ConfigError("set-form", f"{option} {override!r} does not have the form {form}{hint}")
     try:
-        parsed = strict_yaml.parse(value, f"--set {path}")
+        parsed = strict_yaml.parse(value, f"{option} {path}")
     except yaml.YAMLError as e:
         strict_yaml.refuse_mapping(e, path, value)
         parsed = value  # so that a regular expression or a path needs no quotes

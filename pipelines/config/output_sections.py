@@ -46,6 +46,8 @@ class OutputConfig(pydantic.BaseModel):
     """Whether the commit writes `report.html`: what is in the dataset, on one page, with pictures of a few images."""
     suffix: str = pydantic.Field(".tfrecord", pattern=r"^(\.[\w.-]+)?$")
     """Follows train-00000-of-00016; empty for the file names of the TPU models."""
+    storage_options: dict[str, Any] = {}
+    """Options of the storage at `output.uri`, as `source.storage_options` has them for the input."""
 
     @pydantic.field_validator("suffix", mode="before")
     @classmethod

@@ -106,6 +106,10 @@ class SourceConfig(pydantic.BaseModel):
     bytes_ahead: Bytes = pydantic.ByteSize(read_ahead.READ_AHEAD.num_bytes)
     """Bytes of images requested and not yet written, in each writer process."""
     web: WebConfig = WebConfig()
+    storage_options: dict[str, Any] = {}
+    """Options of the storage at `source.uri`, such as `{endpoint_url: "https://minio:9000"}`, by the names that
+    `open_dataset` takes (docs/storage.md). They hold for all addresses of its scheme that are not those of the output.
+    A secret is `{env: NAME}` or `{file: PATH}`. The catalog does not keep them."""
 
     @pydantic.field_validator("pattern")
     @classmethod

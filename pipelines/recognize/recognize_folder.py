@@ -398,7 +398,8 @@ def choose(known: argparse.Namespace) -> Choice:
 
     A command with a config, with settings of `source` or `label`, or for a snapshot is left as it is.
     """
-    sections = {each.partition("=")[0].partition(".")[0].strip() for each in known.set}
+    ways = "source.storage_options."  # these say how the input is reached
+    sections = {each.partition("=")[0].partition(".")[0].strip() for each in known.set if not each.startswith(ways)}
     if known.config is not None or known.update or not known.input or sections.intersection(_OWN_SECTIONS):
         return Choice()
     if files.split_glob(known.input)[1] != files.EVERYTHING:

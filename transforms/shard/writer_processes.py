@@ -38,6 +38,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeAlias, TypeVar
 
+from imagebeam.storage import given_options
 from imagebeam.transforms import elements
 
 # Removes the current folder, which `python -c` puts first on the path: modules of the user's project may hide ours.
@@ -116,6 +117,7 @@ class _Process:
     def __init__(self) -> None:
         self._function: Callable[[Any], Any] | None = None
         self.images = 0  # done of the current task
+        self._options: given_options.Table = {}  # of storages, as the process has them
         environment = _MALLOC | os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._popen = subprocess.Popen(
             [sys.executable, "-c", _SERVE, str(os.getpid())],
@@ -140,10 +142,12 @@ class _Process:
         assert self._popen.stdin is not None and self._popen.stdout is not None
         last = -1
         try:
-            message = (None if function is self._function else function, argument, notes_each)
+            options = given_options.active()
+            carried = None if options == self._options else given_options.Carried(options)
+            message = (carried, None if function is self._function else function, argument, notes_each)
             pickle.dump(message, self._popen.stdin, protocol=5)
             self._popen.stdin.flush()
-            self._function = function
+            self._function, self._options = function, options
             kind, result = pickle.load(self._popen.stdout)
             while kind == _NOTE:
                 self.images = result
@@ -305,7 +309,7 @@ def serve(launcher: int) -> None:
     function: Any = None
     while True:
         try:
-            new_function, argument, _notes_each = pickle.load(tasks)
+            _, new_function, argument, _notes_each = pickle.load(tasks)
         except EOFError:
             return
         function = new_function or function
