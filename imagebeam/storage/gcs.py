@@ -19,6 +19,7 @@ _CONNECTIONS = 64
 _TRANSIENT = (408, 429)  # status codes of client errors that pass
 _DELETES_AT_ONCE = 64
 _LISTED = "items(name,size,generation),prefixes,nextPageToken"
+_CLOUD = "https://www.googleapis.com/auth/cloud-platform"
 _SCOPE = "https://www.googleapis.com/auth/devstorage."
 
 OPTIONS = {  # storage_options of gs://; names and values are those of gcsfs, so that options can be shared with it
@@ -27,6 +28,9 @@ OPTIONS = {  # storage_options of gs://; names and values are those of gcsfs, so
     "project": "the project that pays and that requests are counted for",
     "access": "'read_only', 'read_write' or 'full_control'",
     "requester_pays": "True or a project, to be billed for a bucket whose requester pays",
+    "impersonate": "a service account to act as, NAME@PROJECT.iam.gserviceaccount.com: the credentials need the role "
+    "roles/iam.serviceAccountTokenCreator on it",
+    "kms_key_name": "the key of Cloud KMS that objects are written with, projects/P/locations/L/keyRings/R/...",
     "endpoint_url": "another server than storage.googleapis.com",
     "requests_timeout": "seconds between two pieces of an answer",
 }
@@ -199,7 +203,7 @@ class GcsStorage(remote.RemoteStorage):
             raise interface.ChangedError(errno.ESTALE, f"{uri} was replaced") from None
 
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
-        self._blob(uri).upload_from_filename(
+        self._new_blob(uri).upload_from_filename(
             path,
             content_type="application/octet-stream",
             checksum="crc32c",
@@ -209,7 +213,7 @@ class GcsStorage(remote.RemoteStorage):
 
     def _put_over(self, uri: str, data: bytes, generation: int) -> None:
         kind = "application/octet-stream"
-        self._blob(uri).upload_from_string(data, kind, if_generation_match=generation, **self._once)
+        self._new_blob(uri).upload_from_string(data, kind, if_generation_match=generation, **self._once)
 
     def _checksum(self, uri: str) -> tuple[int, int]:
         return self._checksum_kept(uri) or super()._checksum(uri)
@@ -251,7 +255,7 @@ class GcsStorage(remote.RemoteStorage):
             exceptions.MethodNotImplemented,
         )
         origin, (bucket, name) = self._blob(source), _parse(target)
-        is_within = _parse(source)[0] == bucket
+        is_within = _parse(source)[0] == bucket and not self._options.get("kms_key_name")  # a move takes no key
         if not is_within or not self._moves_at_once.get(bucket, hasattr(origin.bucket, "move_blob")):
             return False
         try:
@@ -266,7 +270,7 @@ class GcsStorage(remote.RemoteStorage):
     def _copy_and_remove(
         self, source: str, target: str, conditions: Mapping[str, int | None], generation: int | None
     ) -> None:
-        origin, copy = self._blob(source), self._blob(target)
+        origin, copy = self._blob(source), self._new_blob(target)
         token = None
         while True:
             token, _, _ = copy.rewrite(origin, token, **conditions, **self._once)
@@ -301,6 +305,11 @@ class GcsStorage(remote.RemoteStorage):
         bucket, name = _parse(uri)
         return self._bucket(bucket).blob(name, generation=generation)
 
+    def _new_blob(self, uri: str) -> Any:
+        """Returns an object to write, with the key of the options."""
+        bucket, name = _parse(uri)
+        return self._bucket(bucket).blob(name, kms_key_name=self._options.get("kms_key_name"))
+
     def _connected(self) -> Any:
         """Returns the client: one for each process, with room for many connections."""
         if self._client is None:
@@ -317,6 +326,8 @@ class GcsStorage(remote.RemoteStorage):
             raise errors.missing_package_of_scheme(e, "gs") from e
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")  # else every thread asks for it
         project, credentials = self._options.get("project"), self._credentials()
+        if account := self._options.get("impersonate"):
+            credentials = self._impersonated(credentials, str(account))
         more: dict[str, Any] = {}
         if endpoint := self._options.get("endpoint_url"):
             more["client_options"] = {"api_endpoint": endpoint}
@@ -333,6 +344,23 @@ class GcsStorage(remote.RemoteStorage):
         for scheme in ("https://", "http://"):
             client._http.mount(scheme, adapter)  # as the documentation of google-cloud-storage advises
         return client
+
+    def _impersonated(self, credentials: Any, account: str) -> Any:
+        """Returns credentials of a service account, which are asked for with those given, or the default ones."""
+        import google.auth
+        from google.auth import exceptions, impersonated_credentials
+
+        if credentials is None:
+            try:
+                credentials, _ = google.auth.default(scopes=[_CLOUD])
+            except exceptions.DefaultCredentialsError as e:
+                raise errors.ConfigError(
+                    "gcs-no-credentials",
+                    f"storage_options['impersonate'] is {account!r}, and there are no credentials to ask for it with: "
+                    "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS",
+                ) from e
+        scopes = [_SCOPE + str(self._options.get("access", "full_control"))]
+        return impersonated_credentials.Credentials(credentials, account, scopes)
 
     def _credentials(self) -> Any:
         """Returns the credentials that `token` names; None for Google's default credentials.
@@ -358,6 +386,8 @@ class GcsStorage(remote.RemoteStorage):
             if isinstance(token, (str, os.PathLike)) and os.path.exists(token):
                 with open(token, encoding="utf-8") as file:
                     token = json.load(file)
+            elif isinstance(token, str) and token.startswith("{"):  # the content of {file: KEY.json}
+                token = json.loads(token)
             if isinstance(token, Mapping):
                 return _credentials_of_key(token, scopes)
         except (OSError, ValueError, KeyError, google.auth.exceptions.GoogleAuthError) as e:

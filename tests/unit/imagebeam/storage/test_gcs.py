@@ -20,8 +20,9 @@ from google.api_core import exceptions
 from google.auth import exceptions as auth_exceptions
 
 from imagebeam import errors
-from imagebeam.storage import ChangedError, gcs
+from imagebeam.storage import ChangedError, gcs, given_options
 from tests import case_tables, error_texts
+from tests.servers import recorded_requests
 
 USER = {"client_id": "c", "client_secret": "s", "refresh_token": "r"}
 
@@ -117,6 +118,60 @@ def test_requester_pays_with_a_project() -> None:
         assert gcs.GcsStorage(options)._blob("gs://b/n").user_project == payer
 
 
+def test_every_request_has_the_payer_and_every_write_the_key() -> None:
+    entry = {"name": "a", "bucket": "b", "size": "1", "generation": "7", "crc32c": "AAAAAA==", "items": []}
+    entry |= {"totalBytesRewritten": "1", "objectSize": "1"}
+    options = {"token": "anon", "project": "p", "requester_pays": True, "kms_key_name": "projects/p/key"}
+    with recorded_requests.serve(lambda _: json.dumps({**entry, "done": True, "resource": entry}).encode()) as found:
+        url, requests = found
+        store = gcs.GcsStorage({**options, "endpoint_url": url})
+        store.write_whole("gs://b/a", b"x")
+        store.create_new("gs://b/a", b"x")
+        store.rename("gs://b/a", "gs://b/c")
+        list(store.list_directory("gs://b"))
+        store.stat("gs://b/a")
+        store.remove("gs://b/a")
+    assert requests
+    for each in requests:
+        assert "userProject=p" in each.path, each
+        is_write = each.path.startswith("/upload/")
+        assert ("kmsKeyName=projects%2Fp%2Fkey" in each.path) == is_write, each
+    assert ["KmsKeyName=projects%2Fp%2Fkey" in each.path for each in requests if "/rewriteTo/" in each.path] == [True]
+
+
+def test_impersonated_account_is_asked_for_with_the_credentials_given() -> None:
+    account = "writer@p.iam.gserviceaccount.com"
+    sent: list[Any] = []
+
+    def answer(url: str, method: str, body: bytes, headers: dict[str, str], **_: Any) -> Any:
+        sent.append((url, json.loads(body)["scope"], headers["authorization"]))
+        data = json.dumps({"accessToken": "theirs", "expireTime": "2099-01-01T00:00:00Z"}).encode()
+        return types.SimpleNamespace(status=200, data=data)
+
+    for options, own in [({}, "default"), ({"token": "ya29.abc"}, "ya29.abc")]:
+        credentials = client_of(impersonate=account, access="read_write", **options)._credentials
+        credentials.refresh(answer)
+        assert credentials.token == "theirs"
+        url, scope, authorization = sent.pop()
+        assert url.endswith(f"/serviceAccounts/{account}:generateAccessToken")
+        assert scope == ["https://www.googleapis.com/auth/devstorage.read_write"]
+        assert authorization == f"Bearer {own}"
+
+
+def test_impersonation_needs_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(google.auth, "default", mock.Mock(side_effect=auth_exceptions.DefaultCredentialsError("none")))
+    with error_texts.raises("gcs-no-credentials"):
+        client_of(impersonate="writer@p.iam.gserviceaccount.com")
+
+
+def test_token_is_the_content_of_a_key_file_that_a_reference_names(
+    account: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "key.json").write_text(json.dumps(account))
+    options = given_options.resolve({"token": {"file": str(tmp_path / "key.json")}})
+    assert client_of(**options)._credentials.service_account_email == "a@b"
+
+
 # Without credentials
 
 
@@ -158,7 +213,7 @@ class FakeBucket:
         self.objects = {"old"}
         self.log: list[tuple[Any, ...]] = []
 
-    def blob(self, name: str, generation: int | None = None) -> FakeBlob:
+    def blob(self, name: str, generation: int | None = None, kms_key_name: str | None = None) -> FakeBlob:
         return FakeBlob(self, name)
 
     def move_blob(self, blob: FakeBlob, name: str, **options: Any) -> None:
