@@ -1,4 +1,4 @@
-"""Files at any address that fsspec reads and writes: s3://, az://..."""
+"""Files at any address that fsspec reads and writes: az://, and the base of s3:// and hdfs://."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from imagebeam import errors
 from imagebeam.storage import interface, remote
 
 _PAGE_ENTRIES = 1000
-_KEEPS_EMPTY_NAMES = frozenset({"s3", "s3a"})  # file systems that list a folder without a name as PATH/
 _UPLOADS_WHOLE = frozenset({"s3", "s3a", "az", "abfs", "abfss"})  # others may show a part of a file that is written
 _DOWNLOAD_ATTEMPTS = 3  # at least: one attempt at a large file may take longer than the budget of an operation
 
@@ -117,8 +116,6 @@ class FsspecStorage(remote.RemoteStorage):
         itself = path.rstrip("/")  # some tools mark a folder with an empty object of its name
         found = filesystem.ls(path, detail=True)
         entries = [self._entry(each) for each in found if each["name"].rstrip("/") != itself]
-        if interface.scheme_of(uri) in _KEEPS_EMPTY_NAMES and any(_is_nameless(each, itself) for each in found):
-            entries.append(interface.Entry("", interface.SPECIAL, 0, 0, (0, 0)))
         return iter([entries[start : start + _PAGE_ENTRIES] for start in range(0, len(entries), _PAGE_ENTRIES)])
 
     def _stat(self, uri: str) -> interface.Entry:
@@ -183,14 +180,6 @@ class FsspecStorage(remote.RemoteStorage):
             return interface.Entry(name, interface.SPECIAL, 0, _version_of(found), (0, 0))
         size = found.get("size")
         return interface.Entry(name, interface.FILE, -1 if size is None else int(size), _version_of(found), (0, 0))
-
-
-def _is_nameless(found: Mapping[str, Any], folder: str) -> bool:
-    """Returns whether an entry of a folder is one without a name: two slashes follow each other in its objects' names.
-
-    An empty object that marks the folder has the same name, and is a file.
-    """
-    return found["type"] == "directory" and found["name"] == f"{folder}/"
 
 
 def _version_of(found: Mapping[str, Any]) -> int:

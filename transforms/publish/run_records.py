@@ -159,9 +159,9 @@ def read_record(uri: str) -> RunRecord | None:
 def replace_own_record(uri: str, is_own: Callable[[RunRecord], bool], record: RunRecord) -> bool:
     """Writes `record` over a record of the same run; returns False if another run has taken over, or removed it.
 
-    On gs:// and a local disk that is one step: this process may be stopped at any point, for any time, and overwrites
-    no other record. Elsewhere a takeover between the look and the write is lost: `replace` would leave a moment
-    without a file, in which a third run could create its own.
+    On gs://, s3:// and a local disk that is one step: this process may be stopped at any point, for any time, and
+    overwrites no other record. Elsewhere a takeover between the look and the write is lost: `replace` would leave a
+    moment without a file, in which a third run could create its own.
     """
     store = storage.storage_of(uri)
     while True:
