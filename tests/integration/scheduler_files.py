@@ -8,13 +8,16 @@ from __future__ import annotations
 import pathlib
 import re
 import shutil
+import zipfile
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
+from imagebeam.pipelines.beam import runners
 from tests import command_line, datasets, deployed, image_sets
-from tests.servers import locked
+from tests.servers import java_programs, locked
 
 pytestmark = pytest.mark.integration
 
@@ -32,14 +35,63 @@ def test_file_of_kubernetes_has_its_schema(path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_pods_of_the_flink_cluster_have_their_schema(tmp_path: pathlib.Path) -> None:
-    """The resource of Flink's operator has no schema there, but the templates in it are pods."""
-    (flink, *_) = yaml.safe_load_all((deployed.DEPLOY / "kubernetes" / "flink.yaml").read_text())
-    templates = [flink["spec"]["podTemplate"], flink["spec"]["taskManager"]["podTemplate"]]
-    (tmp_path / "pods.yaml").write_text(yaml.safe_dump_all(templates))
-    done = validate(tmp_path / "pods.yaml")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr.count("passed for resource") + done.stdout.count("passed for resource") == 2
+@pytest.fixture(scope="module")
+def operator_schema() -> dict[str, Any]:
+    """The schema of the resources of Flink's operator, which knows no other keys than those that it lists."""
+    folder = java_programs.prepare(pathlib.Path(java_programs.__file__).parent / "flink_operator")
+    (jar,) = folder.glob("*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        definition = yaml.load(
+            archive.read("META-INF/fabric8/flinkdeployments.flink.apache.org-v1.yml"), yaml.CSafeLoader
+        )
+    (version,) = definition["spec"]["versions"]
+    return closed(version["schema"]["openAPIV3Schema"])
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schema of Kubernetes as one of JSON that refuses the keys that Kubernetes would drop."""
+    strict = {name: closed(value) if isinstance(value, dict) else value for name, value in schema.items()}
+    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        strict["additionalProperties"] = False
+    if schema.get("x-kubernetes-int-or-string"):
+        strict["type"] = ["integer", "string"]
+    return strict
+
+
+def flink_deployment() -> dict[str, Any]:
+    (found, *_) = yaml.safe_load_all((deployed.DEPLOY / "kubernetes" / "flink.yaml").read_text())
+    return {"spec": found["spec"]}
+
+
+def test_flink_deployment_has_the_schema_of_the_operator(operator_schema: dict[str, Any]) -> None:
+    jsonschema.validate(flink_deployment(), operator_schema)
+
+
+@pytest.mark.parametrize("part", ["jobManager", "podTemplate"])
+def test_misspelt_key_of_the_flink_deployment_is_found(operator_schema: dict[str, Any], part: str) -> None:
+    wrong = flink_deployment()
+    wrong["spec"][part]["replica"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="replica"):
+        jsonschema.validate(wrong, operator_schema)
+
+
+@pytest.mark.parametrize("name", ["flink", "spark"])
+@pytest.mark.parametrize("job", ["job", "cronjob"])
+def test_jobs_with_the_arguments_of_a_cluster_name_its_services(tmp_path: pathlib.Path, name: str, job: str) -> None:
+    text = (deployed.DEPLOY / "kubernetes" / f"{name}.yaml").read_text()
+    added = re.findall(r"^#   - (--.*)$", text, re.MULTILINE)
+    services = {each["metadata"]["name"] for each in yaml.safe_load_all(text) if each["kind"] == "Service"}
+    services |= {
+        f"{each['metadata']['name']}-rest" for each in yaml.safe_load_all(text) if "flink" in each["apiVersion"]
+    }
+    options = dict(each.removeprefix("--").split("=", 1) for each in added)
+    assert {options[key].partition(":")[0] for key in ("job_endpoint", "flink_master") if key in options} <= services
+    runners.make_options([each for each in added if "endpoint" not in each], workers=1)
+    document = yaml.safe_load((deployed.DEPLOY / "kubernetes" / f"{job}.yaml").read_text())
+    spec = document["spec"]["jobTemplate"]["spec"] if job == "cronjob" else document["spec"]
+    spec["template"]["spec"]["containers"][0]["args"] += added
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(document))
+    assert validate(tmp_path / "job.yaml").returncode == 0
 
 
 def test_misspelt_key_of_kubernetes_is_found(tmp_path: pathlib.Path) -> None:
