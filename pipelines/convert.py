@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from imagebeam.pipelines.runs import remote_job
 
 
-def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
-    """Adds the steps of a job to the pipeline, from the listing to the commit, or to the plan alone."""
+def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False, begun: str = "") -> None:
+    """Adds the steps of a job to the pipeline, from the listing to the commit, or to the plan alone.
+
+    The first worker writes the file `begun`; "" for none.
+    """
     from imagebeam.pipelines import write_references  # late: imports Beam
     from imagebeam.transforms import list_images
 
-    list_all = list_images.ListImages(job.source, job.rules, job.early_order)
+    list_all = list_images.ListImages(job.source, job.rules, job.early_order, begun)
     listed = pipeline | "List" >> list_all  # batches of ImageRef: where images are, their labels and splits; Reject
     steps = write_references.PlanReferences if plan_only else write_references.WriteReferences
     _ = listed.images | "WriteDataset" >> steps(job, listed)
@@ -135,8 +138,9 @@ def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
             if scratch := launch.scratch_folder(checked.config, request.arguments):
                 stack.callback(storage.storage_of(scratch).remove_tree, scratch)
             job = job_lib.make_job(checked, request_lib.RunFiles.new(checked.paths, scratch))
-            settings, steps = job.settings, functools.partial(add_steps, job=job)
-            writers = checked.workers if runners.is_local(request.arguments) else None
+            settings, writers = job.settings, checked.workers if runners.is_local(request.arguments) else None
+            begun = run_report.begun_of(settings.report) if writers is None else ""
+            steps = functools.partial(add_steps, job=job, begun=begun)
             report = launch.run_here(settings, options, steps, journal, writers, request.show_progress)
     journal.take_report(report)
     if report.error is not None:

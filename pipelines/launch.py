@@ -93,11 +93,16 @@ def run_here(
         ImagebeamError: if the pipeline failed without a report of its own.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(hold_output(settings))
+        lock = stack.enter_context(hold_output(settings))
         pool = None if writers is None else stack.enter_context(writer_processes.start(writers))
+        job, known = None, options.get_all_options()
+        if pool is None and known.get("job_name"):  # which every job of a job server has
+            job = job_servers.ServedJob(known.get("job_endpoint") or "", known["job_name"])
+            if job.endpoint:
+                lock.name_served_job(job.endpoint, job.name)
         if show_progress:
             count_begun = pool.count_images if pool is not None else lambda: 0
-            stack.enter_context(progress.Progress(settings, count_begun=count_begun))
+            stack.enter_context(progress.Progress(settings, count_begun=count_begun, job=job))
         stack.enter_context(_noting_kept_shards(settings))
         pipeline = build(options, add_steps)
         with journal.following(settings):
@@ -167,6 +172,7 @@ def hold_output(
         finally:
             if not lock.stays and lock.running is None:
                 store.remove(settings.report)
+                store.remove(run_report.begun_of(settings.report))
                 settings.names.remove()
                 store.remove_tree(settings.paths.beam_folder(settings.report))
                 if scratch:
@@ -211,7 +217,7 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
             raise errors.ConfigError("job-server-missing", missing) from e
         if f"[Errno {errno.ENOSPC}]" in cause:
             cause += f" (in {settings.output}: free some first)"
-        cause += job_servers.remedy_of(cause)
+        cause += job_servers.remedy_of(cause, pipeline.options.get_all_options().get("job_endpoint") or "")
         report = run_report.read_report(settings.report)
         # if the run has committed, only the end of the runner failed
         if report is not None and (report.state in ("committed", "kept") or report.error is not None):

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, snapshots, storage
+from imagebeam.pipelines.beam import job_servers
 from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import output_lock, remote_job
 from imagebeam.storage import remote
@@ -16,6 +17,7 @@ from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.publish import run_records
 
 Summary: TypeAlias = Literal["running", "committed", "failed", "cancelled", "stopped", "unknown", "nothing"]
+_ENDED = ("DONE", "FAILED", "CANCELLED", "DRAINED", "STOPPED")  # states at a job server of Beam
 _EXIT_CODES: dict[Summary, int] = {"running": 0, "committed": 0, "nothing": 2}  # 1 for all others
 
 
@@ -209,10 +211,26 @@ def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_folder.Outpu
 def _of_process(known: Status, record: run_records.RunRecord) -> Status:
     """Returns the status of an output that a process writes, or wrote until it was killed."""
     is_renewed = not storage.storage_of(known.output).is_local
-    who = record.describe(is_renewed)
-    if record.is_gone(is_renewed):
-        return dataclasses.replace(known, state="stopped", causes=[f"{who}, is gone"])
-    return dataclasses.replace(known, state="running", doing=who)
+    who, is_gone = record.describe(is_renewed), record.is_gone(is_renewed)
+    state, seen = _ask_job_server(record) if record.job_server else ("", "")
+    if not is_gone:
+        return dataclasses.replace(known, state="running", doing=f"{who}; {seen}" if seen else who)
+    if state and state not in _ENDED:
+        return dataclasses.replace(known, state="running", doing=f"{seen}; its launcher, {who}, is gone")
+    if state == "DONE" and known.catalog is not None:
+        return known
+    return dataclasses.replace(known, state="stopped", causes=[f"{who}, is gone", *filter(None, [seen])])
+
+
+def _ask_job_server(record: run_records.RunRecord) -> tuple[str, str]:
+    """Returns the state of the job that a lock names at a job server, "" if it is not known; and a text on it."""
+    name = record.job_name
+    try:
+        state = job_servers.ServedJob(record.job_server, name).state()
+    except (OSError, ModuleNotFoundError) as e:  # ModuleNotFoundError: without Beam
+        why = getattr(e, "strerror", None) or e
+        return "", f"{why}: ask the cluster for the job {name} (`flink list`, or the page of Spark's master)"
+    return state, f"job {name} is {state} at the job server {record.job_server}"
 
 
 def _find_refusal(control: str) -> errors.ImagebeamError | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
+from imagebeam import storage
 from imagebeam.transforms import elements, rank_references, sort_intervals, step, summaries
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sort_intervals import SortedRun
@@ -50,6 +51,11 @@ class _Spread(beam.PTransform):
             | "Group" >> beam.GroupByKey()  # (key, [Directory | Listing])
             | "DropKey" >> beam.FlatMap(_drop_key).with_output_types(Any)
         )
+
+
+def _begin(start: bytes, begun: str) -> bytes:
+    storage.storage_of(begun).write_whole(begun, b"", durable=False)
+    return start
 
 
 def _start(_: bytes, source: Any) -> Iterator[files.Directory]:
@@ -144,10 +150,13 @@ class ListImages(step.Step):
     source: image_source.ImageSource
     rules: reference_rules.ReferenceRules = reference_rules.NO_RULES
     order: sort_intervals.HashOrder | None = None  # in which a writer process may rank the images; None: not there
+    begun: str = ""  # address of an empty file that the first worker writes; "" for none
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, pbegin: beam.pvalue.PBegin) -> ListedImages:
         start = pbegin | "Start" >> beam.Impulse()
+        if self.begun:
+            start = start | "Begin" >> beam.Map(_begin, begun=self.begun).with_output_types(bytes)
         token = writer_processes.current_token()
         if token is not None:
             task = reference_rules.ListingTask(self.source, self.rules, self.order)

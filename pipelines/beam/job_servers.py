@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import errno
 import functools
 import gc
 import logging
@@ -121,6 +123,52 @@ def add_options(parser: argparse.ArgumentParser, endpoint: str) -> None:
             parser.add_argument(f"--{option.name}", **settings)
 
 
+@dataclasses.dataclass(frozen=True)
+class ServedJob:
+    """A job of a job server.
+
+    Attributes:
+        endpoint: HOST:PORT of the server; "" if Beam has started it.
+        name: of the job.
+    """
+
+    endpoint: str
+    name: str
+
+    def state(self) -> str:
+        """Returns the state of the job, such as "RUNNING"; "" for a server without an endpoint.
+
+        Raises:
+            FileNotFoundError: if the server knows no such job.
+            OSError: if the server does not answer, or lists no jobs.
+        """
+        if not self.endpoint:
+            return ""
+        import grpc
+        from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
+
+        with grpc.insecure_channel(self.endpoint) as channel:
+            try:
+                listed = beam_job_api_pb2_grpc.JobServiceStub(channel).GetJobs(
+                    beam_job_api_pb2.GetJobsRequest(), timeout=_CONNECT_SEC
+                )
+            except grpc.RpcError as e:
+                raise OSError(errno.EIO, f"the job server {self.endpoint} does not answer ({e.details()})") from e
+        for job in listed.job_info:  # it calls each job "job", whatever the option
+            if dict(job.pipeline_options).get("beam:option:job_name:v1") == self.name:
+                return str(beam_job_api_pb2.JobState.Enum.Name(job.state))
+        raise FileNotFoundError(errno.ENOENT, f"the job server {self.endpoint} knows no job {self.name}")
+
+    def describe_silence(self, seconds: float, state: str) -> str:
+        """Returns what may be wrong with a job whose workers have not begun after some time in this state."""
+        server = f"the job server {self.endpoint}" if self.endpoint else "the job server"
+        return (
+            f"no worker has begun after {seconds:.0f} s, and {server} says {state or 'nothing of the job'}: it may not "
+            "reach its cluster, the cluster may have no free slots, or --environment_config may not start its workers "
+            "(docs/runners.md)"
+        )
+
+
 @contextlib.contextmanager
 def ended(runner: Any) -> Iterator[None]:
     """Ends the job server that a runner of Beam starts for itself, at the end of the context instead of the process.
@@ -195,9 +243,10 @@ _REMEDIES = {
 }
 
 
-def remedy_of(cause: str) -> str:
+def remedy_of(cause: str, endpoint: str = "") -> str:
     """Returns what to do about the failure of a job, to append to its text; "" if nothing is known."""
-    return "".join(f" ({remedy}; docs/runners.md)" for text, remedy in _REMEDIES.items() if text in cause)
+    where = f"job server {endpoint}: " if endpoint else ""
+    return "".join(f" ({where}{remedy}; docs/runners.md)" for text, remedy in _REMEDIES.items() if text in cause)
 
 
 _PROGRAM = "prism"

@@ -8,6 +8,7 @@ import difflib
 import importlib
 import io
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -224,6 +225,8 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
     elif not is_dataflow(arguments):  # whose options are completed elsewhere
         # otherwise Beam asks pip for all packages of this environment, and stages their names and paths
         arguments.append("--experiments=disable_logging_submission_environment")
+        if job_servers.given(arguments, "--job_name").job_name is None:
+            arguments.append(f"--job_name=imagebeam-{secrets.token_hex(4)}")
         if is_prism(arguments):
             arguments += job_servers.added_arguments(arguments)
         elif job_servers.given(arguments, "--environment_cache_millis").environment_cache_millis is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from imagebeam import plural, storage
+from imagebeam.pipelines.beam import job_servers
 from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms import dataset_settings, elements
@@ -25,6 +26,8 @@ _TERMINAL_SEC = 0.25  # between two updates
 _PLAIN_SEC = 10.0  # the same, where the output is not a terminal
 _JSON_SEC = 30.0  # the same, in a log of JSON
 _REMOTE_SEC = 5.0  # between two listings of a staging folder that cost requests
+_STATE_SEC = 2.0  # between two questions for the state of a job
+_SILENCE_SEC = 45.0  # without a worker of the job, until a note says what may be wrong
 
 
 class ShownLine(abc.ABC):
@@ -99,12 +102,22 @@ class Progress(ShownLine):
         settings: dataset_settings.DatasetSettings,
         stream: TextIO | None = None,
         count_begun: Callable[[], int] = lambda: 0,
+        job: job_servers.ServedJob | None = None,
     ):
-        """Watches a run; `count_begun` returns the number of images written to shards that are not finished."""
+        """Watches a run.
+
+        Args:
+            settings: of the dataset.
+            stream: to write to; by default standard error.
+            count_begun: returns the number of images written to shards that are not finished.
+            job: of a job server, whose first worker writes `run_report.begun_of`; None if this process does the work.
+        """
         is_local = storage.storage_of(settings.output).is_local
         super().__init__(stream, None if is_local else _REMOTE_SEC)
         self._settings = settings
         self._count_begun = count_begun
+        self._job = job  # until its first worker has begun
+        self._state, self._asked, self._is_noted = "", -_STATE_SEC, False
         self._is_analysed = settings.analyze is None
         self._writing_since = 0.0
         self._images_before = self._images = 0
@@ -115,7 +128,8 @@ class Progress(ShownLine):
         """Returns the state of the run in one line."""
         if self._plan is None and not self._find_plan():
             self._fields = {"stage": "listing"}
-            return f"listing images... {time.monotonic() - self._start:.0f} s"
+            doing = self._find_waiting() or "listing images"
+            return f"{doing}... {time.monotonic() - self._start:.0f} s"
         assert self._plan is not None
         self._fields = {"stage": "writing"}
         if not self._is_analysed and not self._find_analysis(self._plan):
@@ -142,6 +156,23 @@ class Progress(ShownLine):
             f"shards {len(self._done):,}/{planned_shards:,}  images {images:,}/{planned_images:,}  "
             f"{rate:,.0f} images/s  {left}"
         )
+
+    def _find_waiting(self) -> str:
+        """Returns how a job waits for its first worker; "" once that has begun. Notes once if it waits for long."""
+        begun = run_report.begun_of(self._settings.report)
+        if self._job is None or storage.storage_of(begun).exists(begun):
+            self._job = None
+            return ""
+        now = time.monotonic()
+        if now - self._asked >= _STATE_SEC:
+            with contextlib.suppress(OSError):  # not yet submitted; if the server is gone, the run itself reports it
+                self._state = self._job.state()
+            self._asked = now
+        if now - self._start >= _SILENCE_SEC and not self._is_noted:
+            self._is_noted = True
+            self.say(self._job.describe_silence(now - self._start, self._state))
+        self._fields = {"stage": "starting", "job_state": self._state}
+        return f"job {self._state}, waiting for its first worker" if self._state else "starting the job"
 
     def _find_plan(self) -> bool:
         report = run_report.read_report(self._settings.report)

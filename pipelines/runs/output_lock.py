@@ -155,6 +155,18 @@ class Lock:
         """
         self._update(job=job.to_fields())
 
+    def name_served_job(self, server: str, name: str) -> None:
+        """Stores the job at a job server of Beam, for those who ask for it. The lock stays that of this process.
+
+        Args:
+            server: HOST:PORT.
+            name: of the job.
+
+        Raises:
+            BusyError: if another run took over the lock.
+        """
+        self._update(job_server=server, job_name=name)
+
     def forget_job(self) -> None:
         """Removes the job that was named: it was never submitted, or has ended. Then this run may release the lock."""
         with contextlib.suppress(OSError, errors.BusyError):  # then the next run asks for the state of the job

@@ -43,6 +43,7 @@ class Case(NamedTuple):
 
 COLUMNS = {"age": {"type": "float", "transform": "z_score"}, "city": {"transform": "vocabulary"}}
 FEW_SHARDS = ("output.num_shards=3", "rejects.max_fraction=0.5")
+NOWHERE = "127.0.0.1:1"
 CASES = {
     "plain": Case(write_photos),
     "resized": Case(write_photos, ("image.resize=[16, 16]", "image.encode=png")),
@@ -105,6 +106,33 @@ def test_pool_of_workers_writes_the_same_bytes(cluster: clusters.Cluster, tmp_pa
     options = cluster.options(environment_type="EXTERNAL", environment_config=cluster.start_pool())
     succeed(*arguments_of(CASES["plain"], tmp_path / "in", tmp_path / "out"), *options)
     datasets.assert_same(tmp_path / "out", tmp_path / "local")
+
+
+# --- the job server --------------------------------------------------------------------------------------------------
+
+
+def test_options_that_the_job_server_lists_are_taken_and_others_refused(
+    cluster: clusters.Cluster, tmp_path: pathlib.Path
+) -> None:
+    write_photos(tmp_path / "in")
+    where = arguments_of(CASES["plain"], tmp_path / "in", tmp_path / "out")
+    option = {"FlinkRunner": "--number_of_execution_retries", "SparkRunner": "--checkpoint_duration_millis"}
+    listed = option[cluster.runner]
+    refused = command_line.run(*where, *cluster.options(), f"{listed}x=2")
+    assert (refused.returncode, f"did you mean {listed}?" in refused.stderr) == (2, True)
+    succeed(*where, *cluster.options(), f"{listed}=2")
+
+
+def test_job_server_without_its_cluster_is_named_with_the_remedy(
+    cluster: clusters.Cluster, tmp_path: pathlib.Path
+) -> None:
+    write_photos(tmp_path / "in")
+    lost, endpoint = cluster.serve([str(each).replace(cluster.address, NOWHERE) for each in cluster.server_command])
+    options = [each.replace(cluster.endpoint, endpoint) for each in cluster.options()]
+    done = command_line.run(*arguments_of(CASES["plain"], tmp_path / "in", tmp_path / "out"), *options)
+    lost.stop()
+    assert done.returncode == 1
+    assert f"(job server {endpoint}: the job server does not reach its cluster" in done.stderr
 
 
 # --- what dies -------------------------------------------------------------------------------------------------------
@@ -194,6 +222,7 @@ def test_same_command_ends_right_after_the_end_of(cluster: clusters.Cluster, tmp
     if what == "launcher":
         held.process.kill()
         held.process.communicate()
+        assert "is RUNNING at the job server" in command_line.succeed("status", tmp_path / "out").stdout
     else:
         cluster.server.kill()
         done = command_line.finish(held.process, 1)

@@ -136,6 +136,7 @@ class Cluster:
 
     runner: str
     parallelism: Sequence[str] = ()
+    address: str  # of the master, as HOST:PORT
     server_command: Sequence[str]
 
     def __init__(self, jars: pathlib.Path, folder: pathlib.Path, boot: pathlib.Path):
@@ -176,10 +177,13 @@ class Cluster:
             self.start_worker()
 
     def start_server(self) -> None:
+        self.server, self.endpoint = self.serve(self.server_command)
+
+    def serve(self, command: Sequence[str]) -> tuple[Program, str]:
+        """Starts a job server; returns it and its address."""
         places = ["--job-host=127.0.0.1", "--job-port=0", "--artifact-port=0", "--expansion-port=-1"]
-        main = *self.server_command, *places
-        self.server = self.start("server", 512, *main, f"--artifacts-dir={self.folder / 'artifacts'}")
-        self.endpoint = "127.0.0.1:" + self.server.find(r"JobService started on \S+:(\d+)")
+        server = self.start("server", 512, *command, *places, f"--artifacts-dir={self.folder / 'artifacts'}")
+        return server, "127.0.0.1:" + server.find(r"JobService started on \S+:(\d+)")
 
     def options(self, **environment: str) -> list[str]:
         """Returns Beam's options for a job: on workers that the cluster starts, or on those of the environment."""

@@ -42,6 +42,11 @@ def _fields_of(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
+def begun_of(report: str) -> str:
+    """Returns the address of the empty file that the first worker of a run writes beside its report."""
+    return f"{report}.begun"
+
+
 def read_report(uri: str) -> RunReport | None:
     """Reads the report that the run has left so far; None if there is none yet."""
     try:

@@ -38,6 +38,8 @@ class RunRecord:
     job: Mapping[str, Any] | None = None  # in the lock: fields of a RemoteJob that outlives its launcher
     is_left_to_job: bool = False  # in the lock: whether the launcher has left on purpose, and its job goes on
     ended: tuple[str, ...] = ()  # in the lock: ids of runs whose jobs are known to have ended, the latest last
+    job_server: str = ""  # in the lock: HOST:PORT of the job server of Beam that runs the job of this process
+    job_name: str = ""  # in the lock: of that job
     by_steps: bool = False  # in the lock: whether no launcher holds it, and steps of a pipeline renew it: see StepsLock
 
     @classmethod
@@ -129,11 +131,11 @@ def parse_record(data: bytes) -> RunRecord | None:
     except (ValueError, TypeError, AttributeError):
         return None
     numbers = isinstance(record.time, (int, float)) and isinstance(record.process, int)
-    texts = (record.run, record.host, record.fingerprint, record.config, *record.ended)
+    texts = (record.run, record.host, record.fingerprint, record.config, record.job_server, record.job_name)
     others = isinstance(record.job, (dict, type(None))) and {type(record.is_left_to_job), type(record.by_steps)} == {
         bool
     }
-    if not (numbers and others and all(isinstance(each, str) for each in texts)):
+    if not (numbers and others and all(isinstance(each, str) for each in (*texts, *record.ended))):
         return None
     try:
         return dataclasses.replace(record, time=float(record.time))

@@ -65,6 +65,7 @@ class Pipeline:
     """Stands for a pipeline whose runner is killed when this report was written."""
 
     runner = None
+    options = pipeline_options.PipelineOptions([])
 
     def __init__(self, uri: str, state: run_report.State | None):
         self._uri, self._state = uri, state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import os
 import pathlib
@@ -16,12 +17,14 @@ import pytest
 from apache_beam.portability.api import beam_job_api_pb2
 from apache_beam.runners.portability import job_server, local_job_service
 
-from imagebeam.pipelines import convert
+from imagebeam.pipelines import convert, status
 from imagebeam.pipelines.beam import job_servers, runners
-from tests import datasets, error_texts
+from imagebeam.transforms.publish import run_records
+from tests import case_tables, datasets, error_texts
 from tests.golden import test_golden
 
 _KINDS = beam_job_api_pb2.PipelineOptionType
+GONE = 2**22 + 1  # no process has this id
 _OPTIONS = (
     ("number_of_execution_retries", _KINDS.INTEGER, "-1"),
     ("object_reuse", _KINDS.BOOLEAN, "false"),
@@ -36,6 +39,7 @@ class Server(local_job_service.LocalJobServicer):  # type: ignore[misc]
     def __init__(self, folder: str):
         super().__init__(folder)
         self.prepared: list[dict[str, Any]] = []  # options of each job
+        self.state: int | None = None  # of all jobs; None for what it is
 
     def DescribePipelineOptions(self, request: Any, context: Any = None, timeout: Any = None) -> Any:
         return beam_job_api_pb2.DescribePipelineOptionsResponse(
@@ -49,6 +53,12 @@ class Server(local_job_service.LocalJobServicer):  # type: ignore[misc]
         options = dict(request.pipeline_options)
         self.prepared.append({name.split(":")[2]: value for name, value in options.items()})
         return super().Prepare(request, context, timeout)
+
+    def GetJobs(self, request: Any, context: Any = None, timeout: Any = None) -> Any:
+        jobs = super().GetJobs(request, context, timeout)
+        for job in jobs.job_info if self.state is not None else ():
+            job.state = self.state
+        return jobs
 
 
 @pytest.fixture
@@ -77,6 +87,48 @@ def test_options_that_the_server_lists_reach_it(server: tuple[Server, str], tmp_
     assert (options["number_of_execution_retries"], options["object_reuse"]) == ("5", True)
     assert list(options["user_jars"]) == ["a.jar", "b.jar"]
     test_golden.assert_golden(datasets.shard_digests(tmp_path / "out"))
+    assert job_servers.ServedJob(endpoint, options["job_name"]).state() == "DONE"
+
+
+def test_job_that_the_server_does_not_know_has_no_state(server: tuple[Server, str]) -> None:
+    with pytest.raises(FileNotFoundError, match="knows no job imagebeam-1"):
+        job_servers.ServedJob(server[1], "imagebeam-1").state()
+    with pytest.raises(OSError, match=r"127\.0\.0\.1:1 does not answer"):
+        job_servers.ServedJob("127.0.0.1:1", "imagebeam-1").state()
+
+
+@case_tables.each_case(
+    "process, state, endpoint, expected, text",
+    {
+        "runs": (0, "RUNNING", "", "running", "is RUNNING at the job server"),
+        "goes-on": (GONE, "RUNNING", "", "running", "is gone"),
+        "failed": (GONE, "FAILED", "", "stopped", "is FAILED at the job server"),
+        "done": (GONE, "DONE", "", "committed", ""),
+        "silent-server": (GONE, "RUNNING", "127.0.0.1:1", "stopped", "ask the cluster for the job"),
+    },
+)
+def test_status_asks_the_job_server(
+    server: tuple[Server, str],
+    tmp_path: pathlib.Path,
+    process: int,
+    state: str,
+    endpoint: str,
+    expected: str,
+    text: str,
+) -> None:
+    servicer, own_endpoint = server
+    beam_options = ["--runner=PortableRunner", f"--job_endpoint={own_endpoint}", "--environment_type=LOOPBACK"]
+    output = tmp_path / "out"
+    config = {"source": {"uri": str(test_golden.IMAGES)}, "output": {"uri": str(output), "num_shards": 1}}
+    convert.convert(config, [*beam_options, "--job_name=cats"])
+    record = run_records.RunRecord.of_this_process("r", job_server=endpoint or own_endpoint, job_name="cats")
+    (output / ".imagebeam").mkdir()
+    lock = dataclasses.replace(record, process=process or record.process)
+    (output / ".imagebeam" / "lock").write_bytes(lock.encode())
+    servicer.state = beam_job_api_pb2.JobState.Enum.Value(state)
+    found = status.status(str(output))
+    assert found.state == expected
+    assert text in " ".join([found.doing, *found.causes])
 
 
 @pytest.mark.parametrize(

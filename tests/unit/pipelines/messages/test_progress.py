@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from imagebeam import catalog, storage
+from imagebeam.pipelines.beam import job_servers
 from imagebeam.pipelines.messages import printed_tables, progress
 from imagebeam.pipelines.messages import terminal as terminal_lib
 from imagebeam.pipelines.runs import remote_job
@@ -76,6 +77,39 @@ def test_line_has_its_stage_and_numbers_as_fields_for_a_log(dataset: DatasetSett
         leave_shard(dataset, index, 500)
     shown.line()
     assert (shown._fields["stage"], shown._fields["shards_done"]) == ("committing", 4)
+
+
+class Job(job_servers.ServedJob):
+    """A job that the server knows once it is submitted."""
+
+    states: tuple[str, ...] = ()
+
+    def state(self) -> str:
+        if not self.states:
+            raise FileNotFoundError
+        return self.states[-1]
+
+
+def test_line_of_a_job_shows_its_state_until_a_worker_begins_and_notes_once_what_may_be_wrong(
+    dataset: DatasetSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, stream = patience.Clock(), io.StringIO()
+    monkeypatch.setattr(progress, "time", clock)
+    job = Job("jobs:8099", "imagebeam-1")
+    shown = progress.Progress(dataset, stream, job=job)
+    assert (shown.line(), shown._fields["stage"]) == ("starting the job... 0 s", "starting")
+    monkeypatch.setattr(Job, "states", ("STARTING",))
+    clock.sleep(44)
+    assert shown.line() == "job STARTING, waiting for its first worker... 44 s"
+    assert stream.getvalue() == ""
+    monkeypatch.setattr(Job, "states", ("STARTING", "RUNNING"))
+    for _ in range(3):
+        clock.sleep(5)
+        shown.line()
+    assert shown._fields == {"stage": "starting", "job_state": "RUNNING"}
+    assert stream.getvalue().count("no worker has begun after 49 s, and the job server jobs:8099 says RUNNING") == 1
+    pathlib.Path(run_report.begun_of(dataset.report)).touch()
+    assert shown.line() == "listing images... 59 s"
 
 
 def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: DatasetSettings) -> None:
