@@ -156,6 +156,7 @@ _BY_SCHEME = {  # as `pip install` takes it
     "gcs": "'imagebeam[gcs]'",
     "hdfs": "'imagebeam[hdfs]'",
     "webhdfs": "'imagebeam[hdfs]'",
+    "swebhdfs": "'imagebeam[hdfs]'",
     "http": "'imagebeam[web]'",
     "https": "'imagebeam[web]'",
     "hf": "'imagebeam[hf]'",

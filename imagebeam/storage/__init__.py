@@ -90,7 +90,7 @@ def _open(scheme: str, options: Options) -> Storage:
         from imagebeam.storage import gcs
 
         return gcs.GcsStorage(options)
-    if scheme in ("hdfs", "webhdfs"):
+    if scheme in ("hdfs", "webhdfs", "swebhdfs"):
         from imagebeam.storage import webhdfs
 
         return webhdfs.WebHdfsStorage(options)

@@ -77,7 +77,7 @@ class RemoteStorage(concurrency.RebuiltAfterFork, abc.ABC):
         """Returns the error to raise for one that was still there after `seconds` of attempts."""
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if "(Caused by " in reason:  # the text of urllib3, with the whole request
-            reason = _cause_of(error)
+            reason = cause_of(error)
         return interface.UnavailableError(errno.EIO, f"{uri}: {reason} (tried for {seconds:g} s)")
 
     @abc.abstractmethod
@@ -334,7 +334,7 @@ class RemoteStorage(concurrency.RebuiltAfterFork, abc.ABC):
             wait = min(2 * wait, _LONGEST_WAIT_SEC)
 
 
-def _cause_of(error: Exception) -> str:
+def cause_of(error: Exception) -> str:
     """Returns what the system says of a connection that failed."""
     each: BaseException | None = error
     while each is not None and not (isinstance(each, OSError) and each.errno is not None):

@@ -1,104 +1,102 @@
-"""HDFS, through the WebHDFS REST API."""
+"""HDFS, through the WebHDFS REST API of its NameNodes or of a gateway (HttpFS, Knox)."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import functools
-import getpass
 import os
 import re
+import secrets
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagebeam import errors
-from imagebeam.storage import fsspec_files, interface, remote
+from imagebeam.storage import hadoop_files, interface, remote, webhdfs_client
 
-_TIMEOUT_SEC = (5.0, 60.0)  # to connect, and between two pieces of an answer
-_CONNECTIONS = 64
 _ADDRESS = re.compile(
-    r"(?:web)?hdfs://(?:(?P<user>[^@/]+)@)?(?P<host>[^:/@]+|\[[^]]+\]):(?P<port>\d+)(?P<path>/.*)?",
-    re.DOTALL | re.IGNORECASE,
+    r"(?P<tls>s(?=web))?(?:web)?hdfs://(?:(?P<user>[^@/]+)@)?(?P<nodes>[^/@]+)(?P<path>/.*)?", re.DOTALL | re.IGNORECASE
 )
-_IDENTIFIES_THE_USER = ("user", "token", "kerberos")  # options with which WebHDFS takes no other user
+_NODE = re.compile(r"(?:[^:/@,\[\]]+|\[[^]]+\]):\d+")
+_INVALID = ("IllegalArgumentException", "UnsupportedOperationException", "InvalidPathException")
+_DENIED = ("AccessControlException", "AuthorizationException", "SecurityException")
 
 
-class WebHdfsStorage(fsspec_files.FsspecStorage):
-    """hdfs://[USER@]NAMENODE:PORT/PATH, where the port is that of WebHDFS."""
+class Address(NamedTuple):
+    """The parts of an hdfs:// address."""
+
+    nodes: tuple[str, ...]  # http://HOST:PORT or https://HOST:PORT of each NameNode, with its port of WebHDFS
+    user: str | None  # None if the address names none
+    path: str
+    nameservice: str  # "" if the address names NameNodes
+
+
+class WebHdfsStorage(remote.RemoteStorage):
+    """hdfs://[USER@]NAMENODE:PORT[,NAMENODE:PORT]/PATH with ports of WebHDFS, or hdfs://NAMESERVICE/PATH."""
 
     swaps_atomically = True  # the NameNode renames atomically
 
     def __init__(self, options: Mapping[str, Any] | None = None):
-        """Checks that fsspec is installed. Connects to nothing yet.
+        """Checks the options. Connects to nothing yet.
 
         Args:
-            options: of fsspec's WebHDFS, such as user, token, kerberos, use_https.
+            options: see `webhdfs_client.OPTIONS`.
 
         Raises:
-            ConfigError: if fsspec is not installed.
+            ConfigError: if an option is not known, or two exclude each other.
         """
-        super().__init__("hdfs", options)
+        self._options = dict(options or {})
+        webhdfs_client.check_options(self._options)
+        super().__init__()
 
-    def filesystem(self, uri: str) -> Any:
-        host, port, user, _ = parse_hdfs(uri)
-        if user is None and not any(self._options.get(name) for name in _IDENTIFIES_THE_USER):
-            user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
-        root = f"{user or ''}@{host}:{port}"
-        found = self._filesystems.get(root)
-        return found or self._filesystems.setdefault(root, self._connect(host, port, user))
+    def rebuild(self) -> None:
+        self._clients: dict[tuple[str, str | None], webhdfs_client.WebHdfsClient] = {}  # by root and login name
 
-    def path_of(self, uri: str) -> str:
-        return parse_hdfs(uri)[3]
+    def client(self, uri: str) -> webhdfs_client.WebHdfsClient:
+        """Returns the client for an address; one for each root, login name and process.
 
-    def _connect(self, host: str, port: int, user: str | None) -> Any:
-        try:
-            import requests.adapters
-            from fsspec.implementations import webhdfs
-        except ModuleNotFoundError as e:
-            raise errors.missing_package_of_scheme(e, "hdfs") from e
-        options = {"skip_instance_cache": True, **self._options, **({} if user is None else {"user": user})}
-        try:
-            filesystem = webhdfs.WebHDFS(host, port, **options)
-        except ModuleNotFoundError as e:
-            text = f"{e.name} is not installed, storage_options ask for it: install it"
-            raise errors.ConfigError("package-missing", text) from e
-        except (TypeError, ValueError) as e:
-            text = f"hdfs://{host}:{port} cannot be opened ({e}): change storage_options"
-            raise errors.ConfigError("storage-cannot-open", text) from e
-        for scheme in ("http://", "https://"):
-            filesystem.session.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS))
-        filesystem.session.request = functools.partial(filesystem.session.request, timeout=_TIMEOUT_SEC)
-        return filesystem
+        Raises:
+            ConfigError: if the address does not name the cluster, or the login cannot be read.
+        """
+        key = interface.root_of(uri), os.environ.get("HADOOP_USER_NAME")
+        found = self._clients.get(key)
+        return found or self._clients.setdefault(key, self._connect(uri))
+
+    def _connect(self, uri: str) -> webhdfs_client.WebHdfsClient:
+        address = parse_hdfs(uri, bool(self._options.get("use_https")))
+        return webhdfs_client.WebHdfsClient(address.nodes, address.user, self._options, address.nameservice)
 
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
-        text = str(error)
-        if isinstance(error, RuntimeError) and "already exists" in text:
+        if isinstance(error, UnicodeEncodeError):
+            return OSError(errno.EINVAL, f"{uri}: {error}")
+        if not isinstance(error, webhdfs_client.RefusedError):
+            return None
+        kind, text = error.exception, str(error)
+        if "already exists" in text:
             return interface.taken(uri)
-        if isinstance(error, ValueError) or "Invalid path" in text:  # HDFS takes no such name
+        if kind in _INVALID or "Invalid path" in text:  # HDFS takes no such name
             return OSError(errno.EINVAL, f"{uri}: {text}")
-        return super().lasting_error(error, uri)
+        if kind == "FileNotFoundException":
+            return FileNotFoundError(errno.ENOENT, f"there is no {uri}")
+        return interface.denied(uri, text) if kind in _DENIED else None
 
     def make_directories(self, uri: str) -> None:
-        self._retry(uri, lambda: self._call(uri, "MKDIRS", "put"))
-
-    def download(self, uri: str, path: str) -> None:
-        """Copies a file to the local `path` in ranges: fsspec's WebHDFS would begin again after any fault."""
-        remote.RemoteStorage.download(self, uri, path)
+        self._retry(uri, lambda: self._call("MKDIRS", uri))
 
     def _list(self, uri: str) -> Iterator[list[interface.Entry]]:
-        path = self.path_of(uri)
+        path = path_of(uri).rstrip("/")
 
         def request(last: str) -> tuple[list[interface.Entry], str]:
             """Returns the page after an entry, as long as the NameNode makes it, and its last entry."""
             # The documentation spells it startAfter, Hadoop 3.5 takes startafter.
-            answer = self._call(uri, "LISTSTATUS_BATCH", "get", startAfter=last, startafter=last).json()
+            answer = self._call("LISTSTATUS_BATCH", uri, startAfter=last, startafter=last).json()
             listing = answer["DirectoryListing"]
             found = listing["partialListing"]["FileStatuses"]["FileStatus"]
             if found and last and found[0]["pathSuffix"] <= last:
                 detail = f"{uri}: the NameNode gives the same page of a folder again"
                 raise interface.UnavailableError(errno.EIO, detail)
             entries = [
-                self._entry({**each, "name": f"{path}/{each['pathSuffix']}", "size": each["length"]})
+                _entry(f"{path}/{each['pathSuffix']}", each)
                 for each in found
                 if each["pathSuffix"]  # empty where the address is that of a file
             ]
@@ -106,11 +104,21 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
 
         return remote.Pages(request)
 
-    def _read_range(self, uri: str, offset: int, end: int | None) -> bytes:
-        wanted: dict[str, Any] = {} if end is None else {"length": end - offset}
+    def _stat(self, uri: str) -> interface.Entry:
+        return _entry(path_of(uri), self._call("GETFILESTATUS", uri).json()["FileStatus"])
+
+    def _read(self, uri: str, offset: int, length: int, version: int) -> bytes:
+        if length == 0:
+            return b""
+        data = self._read_range(uri, offset, length)
+        self._require_version(uri, version)  # after the read, so that no change is missed
+        return data
+
+    def _read_range(self, uri: str, offset: int, length: int) -> bytes:
+        wanted: dict[str, Any] = {} if length < 0 else {"length": length}
         try:
-            answer = self._call(uri, "OPEN", "get", offset=offset, **wanted)
-        except RuntimeError as e:
+            answer = self._call("OPEN", uri, offset=offset, **wanted)
+        except webhdfs_client.RefusedError as e:
             if "out of the range" in str(e):  # as at the end of any file
                 return b""
             raise
@@ -119,51 +127,79 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
             raise ConnectionError(f"{len(answer.content)} of {expected} bytes came")
         return answer.content
 
-    def _send(self, path: str, uri: str) -> None:
-        """Uploads a file in one request to a DataNode, over any file there."""
-        answer = self._call(uri, "CREATE", "put", redirect=False, overwrite="true")
-        with open(path, "rb") as file:
-            headers = {"Content-Type": "application/octet-stream"}
-            answer = self.filesystem(uri).session.put(answer.headers["Location"], data=file, headers=headers)
-        if answer.status_code == 403 and "AccessControlException" in answer.text:
-            raise PermissionError(answer.text)
-        answer.raise_for_status()
+    def _put(self, path: str, uri: str, must_be_new: bool) -> None:
+        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"  # under its own name, others would read a part of it
+        try:
+            self._call("CREATE", temporary, file=path, overwrite="true")
+            self._move(temporary, uri, must_be_new)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                self._remove(temporary)
+            raise
 
     def _move(self, source: str, target: str, must_be_new: bool) -> None:
         options = "NONE" if must_be_new else "OVERWRITE"  # either way, a rename that fails is an error
-        self._call(source, "RENAME", "put", destination=self.path_of(target), renameoptions=options)
+        if self._rename(source, target, options):
+            return
+        self._stat(source)  # it may be that which is missing
+        if must_be_new:
+            raise interface.taken(target)
+        self._remove(target)
+        if not self._rename(source, target, options):
+            raise ConnectionError(f"it was not moved to {target}")
+
+    def _rename(self, source: str, target: str, options: str) -> bool:
+        """Returns False if HttpFS, which takes no options of a rename, has not done it: a file is in its place."""
+        answer = self._call("RENAME", source, destination=path_of(target), renameoptions=options)
+        return not answer.content or bool(answer.json()["boolean"])
 
     def _remove(self, uri: str) -> None:
-        self._call(uri, "DELETE", "delete", recursive="false")
+        self._call("DELETE", uri, recursive="false")
 
     def _remove_tree(self, uri: str) -> None:
-        self._call(uri, "DELETE", "delete", recursive="true")
+        self._call("DELETE", uri, recursive="true")
 
-    def _call(self, uri: str, operation: str, method: str, redirect: bool = True, **options: Any) -> Any:
-        """Sends one request of the REST API and returns the answer.
-
-        fsspec's own methods lack conditions, pages and upload in one request. Its private `_call` has the
-        authentication and the errors; tests/unit/imagebeam/storage/test_http.py pins what is used of it.
-
-        Source: WebHDFS REST API, Hadoop 3.5.
-        """
-        return self.filesystem(uri)._call(operation, method, path=self.path_of(uri), redirect=redirect, **options)
-
-    def _entry(self, found: Mapping[str, Any]) -> interface.Entry:
-        return super()._entry({**found, "type": found["type"].lower()})
+    def _call(self, operation: str, uri: str, file: str | None = None, **parameters: Any) -> Any:
+        return self.client(uri).call(operation, path_of(uri), file, **parameters)
 
 
-def parse_hdfs(uri: str) -> tuple[str, int, str | None, str]:
-    """Returns host, port, user and path of an hdfs:// address. The user is None if the address names none.
+def path_of(uri: str) -> str:
+    """Returns the path in HDFS of an address."""
+    match = _ADDRESS.fullmatch(uri)
+    return (match and match["path"]) or "/"
+
+
+def parse_hdfs(uri: str, is_secure: bool = False) -> Address:
+    """Returns the parts of an hdfs:// address.
+
+    Args:
+        uri: the address.
+        is_secure: whether to use TLS; an address of swebhdfs:// always does.
 
     Raises:
-        ConfigError: if the address does not name the NameNode and its WebHDFS port.
+        ConfigError: if the address names neither NameNodes with their WebHDFS ports nor a known nameservice.
     """
     match = _ADDRESS.fullmatch(uri)
-    if match is None:
-        raise errors.ConfigError(
-            "address-no-namenode",
-            f"address {uri!r} does not name a NameNode and its WebHDFS port: write hdfs://NAMENODE:9870/FOLDER",
-        )
-    user = None if match["user"] is None else urllib.parse.unquote(match["user"])
-    return match["host"], int(match["port"]), user, match["path"] or "/"
+    if match is not None:
+        user = None if match["user"] is None else urllib.parse.unquote(match["user"])
+        is_secure, path, nodes = is_secure or bool(match["tls"]), match["path"] or "/", match["nodes"].split(",")
+        if all(_NODE.fullmatch(node) for node in nodes):
+            scheme = "https" if is_secure else "http"
+            return Address(tuple(f"{scheme}://{node}" for node in nodes), user, path, "")
+        if found := hadoop_files.find_name_nodes(match["nodes"], is_secure):
+            return Address(tuple(found), user, path, match["nodes"])
+    raise errors.ConfigError(
+        "address-no-namenode",
+        f"address {uri!r} does not name a NameNode and its WebHDFS port: write hdfs://NAMENODE:9870/FOLDER, "
+        "hdfs://NAMENODE:9870,NAMENODE:9870/FOLDER, or a nameservice of $HADOOP_CONF_DIR/hdfs-site.xml",
+    )
+
+
+def _entry(path: str, found: Mapping[str, Any]) -> interface.Entry:
+    name = path.rstrip("/").rpartition("/")[2]
+    version = int(found["modificationTime"]) * 1_000_000
+    if found["type"] == "DIRECTORY":
+        return interface.Entry(name, interface.DIRECTORY, 0, 0, interface.identity_of(path))
+    if found["type"] != "FILE":
+        return interface.Entry(name, interface.SPECIAL, 0, version, (0, 0))
+    return interface.Entry(name, interface.FILE, int(found["length"]), version, (0, 0))

@@ -123,6 +123,7 @@ def test_scheme_decides_the_storage_and_an_unknown_one_is_refused() -> None:
         ("gcs://b/x", gcs.GcsStorage),
         ("hdfs://host:1/x", webhdfs.WebHdfsStorage),
         ("webhdfs://host:1/x", webhdfs.WebHdfsStorage),
+        ("swebhdfs://host:1/x", webhdfs.WebHdfsStorage),
         ("memory://x", fsspec_files.FsspecStorage),
     ]:
         assert type(storage.storage_of(uri)) is expected
@@ -172,9 +173,7 @@ def test_address_that_cannot_be_opened_is_refused_with_what_to_do(monkeypatch: p
     ("uri", "package"),
     [
         ("s3://b/x", "fsspec"),
-        ("hdfs://h:1/x", "fsspec"),
         ("hdfs://h:1/x", "requests"),
-        ("hdfs://h:1/kerberos", "requests_kerberos"),
         ("gs://b/x", "google.auth"),
     ],
 )
@@ -190,6 +189,5 @@ def test_missing_package_is_refused_with_its_extra(monkeypatch: pytest.MonkeyPat
     for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Uninstalled, *sys.meta_path])
-    options = {"kerberos": True} if uri.endswith("kerberos") else {}
     with error_texts.raises("package-missing"):
-        storage.storage_of(uri, options).read(uri)
+        storage.storage_of(uri).read(uri)
