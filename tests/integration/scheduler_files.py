@@ -79,7 +79,7 @@ def test_misspelt_key_of_the_flink_deployment_is_found(operator_schema: dict[str
 @pytest.mark.parametrize("job", ["job", "cronjob"])
 def test_jobs_with_the_arguments_of_a_cluster_name_its_services(tmp_path: pathlib.Path, name: str, job: str) -> None:
     text = (deployed.DEPLOY / "kubernetes" / f"{name}.yaml").read_text()
-    added = re.findall(r"^#   - (--.*)$", text, re.MULTILINE)
+    added = re.findall(r"^#   - (--\S+)", text, re.MULTILINE)
     services = {each["metadata"]["name"] for each in yaml.safe_load_all(text) if each["kind"] == "Service"}
     services |= {
         f"{each['metadata']['name']}-rest" for each in yaml.safe_load_all(text) if "flink" in each["apiVersion"]
