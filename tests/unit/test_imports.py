@@ -241,7 +241,7 @@ def test_storages_and_the_shard_cache_import_late_only_the_storage_of_a_scheme()
     rooms += ("imagebeam.reader.shard_cache", "imagebeam.reader.dataset_source")
     at_import, at_any_time = graph(at_import_only=True), graph()
     lazily = {name: at_any_time[name] - at_import[name] for name in PATHS if name.startswith(rooms)}
-    by_scheme = {f"imagebeam.storage.{name}" for name in ("gcs", "fsspec_files", "http", "webhdfs")}
+    by_scheme = {f"imagebeam.storage.{name}" for name in ("gcs", "fsspec_files", "http", "s3", "webhdfs")}
     assert {name: found for name, found in lazily.items() if found} == {"imagebeam.storage": by_scheme}
 
 
