@@ -320,6 +320,7 @@ def _settings_of(
         features=config.resolve_features(),
         columns=own_code.columns_of(config, source),
         extra_images=config.source.gives().extra_images,
+        about=config.about.model_dump(mode="json", exclude_defaults=True),
         label_kind=config.label.kind,
         label_base=config.label.base,
         names=names,

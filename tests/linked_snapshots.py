@@ -12,7 +12,7 @@ import google_crc32c
 from imagebeam import catalog as catalog_lib
 from imagebeam import snapshots
 
-_OF_TFDS = ("dataset_info.json", "features.json")
+_OF_WHOLE_SHARDS = ("dataset_info.json", "features.json", "croissant.json")
 Removed = Mapping[str, Sequence[int]]  # indexes of records by the name of their shard in the new snapshot
 
 
@@ -52,7 +52,7 @@ def add(dataset: pathlib.Path, folder: pathlib.Path, removed: Removed | None = N
         (target / snapshots.REMOVED_FILE).write_bytes(data)
         files[snapshots.REMOVED_FILE] = catalog_lib.File(len(data), google_crc32c.value(data))
     if not catalog.is_self_contained:
-        for each in [*_OF_TFDS, *(path.name for path in target.glob("*.labels.txt"))]:
+        for each in [*_OF_WHOLE_SHARDS, *(path.name for path in target.glob("*.labels.txt"))]:
             files.pop(each, None)
             (target / each).unlink(missing_ok=True)
     (target / catalog_lib.CATALOG_FILE).write_text(dataclasses.replace(catalog, files=files).to_json())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features as features_lib
@@ -100,6 +100,7 @@ class DatasetSettings:
     features: tuple[features_lib.Feature, ...]
     columns: tuple[str, ...] = ()
     extra_images: tuple[str, ...] = ()  # names of the extra images of each example
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the values of this section that are given
     label_kind: str | None = "class"
     label_base: int = 0
     names: label_names.LabelNames | label_names.StagedNames = label_names.NO_NAMES

@@ -45,6 +45,7 @@ class Config(pydantic.BaseModel):
     features: sections.FeaturesConfig = sections.FeaturesConfig()
     """Key of a feature to write, by its standard key; null drops it."""
     output: output_sections.OutputConfig = output_sections.OutputConfig()
+    about: output_sections.AboutConfig = output_sections.AboutConfig()
     statistics: output_sections.StatisticsConfig = output_sections.StatisticsConfig()
     rejects: output_sections.RejectsConfig = output_sections.RejectsConfig()
     duplicates: output_sections.DuplicatesConfig = output_sections.DuplicatesConfig()
@@ -268,6 +269,7 @@ class Config(pydantic.BaseModel):
             "label": {"vocabulary", "texts", "lists"},
             "split": {"lists"},
             "output": {"uri", "name", "report", "storage_options"},
+            "about": True,
             "rejects": True,
             "duplicates": True,
             "update": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import posixpath
 import re
 from collections.abc import Mapping
@@ -81,6 +82,29 @@ class OutputConfig(pydantic.BaseModel):
             return self.name
         name = re.sub(r"\W+", "_", posixpath.basename(storage.normalize(self.uri)), flags=re.ASCII).strip("_")
         return name if name[:1].isalpha() else f"dataset_{name}".rstrip("_")
+
+
+class AboutConfig(pydantic.BaseModel):
+    """What no program knows of a dataset, for `croissant.json`."""
+
+    model_config = STRICT
+
+    description: str | None = None
+    """A few sentences; by default the number of images."""
+    license: str | None = None
+    """Address of the license, such as https://spdx.org/licenses/CC-BY-4.0.html, or its name."""
+    citation: str | None = None
+    """BibTeX of the publication to cite."""
+    url: str | None = pydantic.Field(None, pattern=r"^https?://\S+$")
+    """Page of the dataset."""
+    version: str | None = pydantic.Field(None, pattern=r"^\d+\.\d+\.\d+$")
+    """Version of the dataset, such as 1.0.0."""
+    published: datetime.date | None = None
+    """Date of the publication, such as 2026-12-01."""
+    creators: tuple[str, ...] = ()
+    """Names of the persons who made it."""
+    publisher: str | None = None
+    """Name of the organization that publishes it."""
 
 
 class StatisticsConfig(pydantic.BaseModel):

@@ -1,6 +1,6 @@
-"""Stages the files of a dataset beside its shards: statistics, names of classes, rejects, metadata of TFDS, the page.
+"""Stages the files of a dataset beside its shards: statistics, names of classes, rejects, metadata, the page.
 
-With the metadata, TensorFlow Datasets loads the output: `tfds.builder_from_directory(out)`. They are made without TFDS.
+With its metadata, TensorFlow Datasets loads the output: `tfds.builder_from_directory(out)`. They are made without TFDS.
 A page that cannot be made never fails the commit. Imports no Beam: a writer process makes the page.
 """
 
@@ -20,7 +20,7 @@ from imagebeam import concurrency, features, records, snapshots, storage
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.commit import snapshot_report
-from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.output import croissant, output_folder
 from imagebeam.transforms.shard import statistics, writer_processes
 from imagebeam.transforms.updates import continue_snapshot
 
@@ -74,8 +74,9 @@ def stage_files(
     by_split = {split: dataset.merged[split] for split in catalog.splits if split in dataset.merged}
     formats = {name for split in by_split.values() for name in split["formats"]}
     files = dict(dataset.files)
-    if catalog.is_self_contained:  # TFDS reads whole shards of one folder
+    if catalog.is_self_contained:  # other readers take whole shards of one folder
         files |= tfds_files(catalog, settings.suffix, formats)
+        files[croissant.FILE] = croissant.describe(catalog, settings.suffix)
     described = {split: statistics.describe_statistics(counts) for split, counts in by_split.items()}
     files[catalog_lib.STATISTICS_FILE] = json.dumps(described, indent=1).encode() + b"\n"
     if catalog.labels:

@@ -13,6 +13,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, records, snapshots, storage, verify_shards
 from imagebeam.transforms import elements
 from imagebeam.transforms.classes import class_names
+from imagebeam.transforms.output import croissant
 from imagebeam.transforms.packed import packed_file
 
 INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see run_report
@@ -203,6 +204,7 @@ _WRITTEN_FILES = (
     catalog_lib.STATISTICS_FILE,
     catalog_lib.REPORT_PAGE_FILE,
     *TFDS_FILES,
+    croissant.FILE,
 )
 
 

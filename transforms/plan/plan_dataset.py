@@ -15,7 +15,7 @@ from apache_beam.typehints import decorators
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
 from imagebeam.transforms import dataset_settings, elements, step, summaries
-from imagebeam.transforms.output import output_folder, run_report
+from imagebeam.transforms.output import croissant, output_folder, run_report
 from imagebeam.transforms.plan import decide_plan
 from imagebeam.transforms.shard import shard_writer
 from imagebeam.transforms.sources import listing_rules
@@ -287,8 +287,11 @@ def _compare_with_output(
             raise errors.ConfigError("catalog-unreadable", f"{found.error}; --overwrite replaces it")
     elif committed.fingerprint == plan.fingerprint:
         damage = folder.find_damage(committed, thoroughly=settings.overwrite)
-        if damage is None:
+        is_described = croissant.about(committed) == settings.about
+        if damage is None and not (settings.overwrite and not is_described):
             message = f"{output} holds this dataset already: same config, same images"
+            if not is_described:
+                message += f"; {croissant.FILE} has an earlier section about, and --overwrite writes all again"
             return dataclasses.replace(plan, action="keep", message=message)
         if not settings.overwrite:
             raise errors.ConfigError(

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.output import croissant, output_folder
 from imagebeam.transforms.publish import commit_rights, run_records
 
 _T = TypeVar("_T")
@@ -56,7 +56,7 @@ class Publication:
     @property
     def _files_of_old_readers(self) -> Collection[str]:
         """Names of files by which other readers would still load the dataset that is replaced."""
-        return output_folder.TFDS_FILES
+        return (*output_folder.TFDS_FILES, croissant.FILE)
 
     def require_committed(self) -> output_folder.FoundCatalog | None:
         """Returns the catalog to replace. None if there is none, or an earlier attempt has retired it.

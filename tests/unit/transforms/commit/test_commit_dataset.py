@@ -163,7 +163,7 @@ def test_commit_publishes_the_whole_dataset(pets: Dataset, output: pathlib.Path,
         [
             *(shard.name for shard in shards),
             *(file.name for shard in shards for file in shard.side_files("none")),
-            *("catalog.json", "dataset_info.json", "features.json", "image.class.label.labels.txt"),
+            *("catalog.json", "croissant.json", "dataset_info.json", "features.json", "image.class.label.labels.txt"),
             *("labels.txt", "rejects.jsonl", "report.html", "statistics.json"),
         ]
     )
@@ -182,7 +182,8 @@ def test_commit_publishes_the_whole_dataset(pets: Dataset, output: pathlib.Path,
 def test_commit_of_compressed_targets_publishes_no_index_and_no_classes(targets: Dataset, output: pathlib.Path) -> None:
     targets.run()
     assert_whole(output)
-    names = ["catalog.json", "rejects.jsonl", "report.html", "statistics.json", "train-00000-of-00001.gz"]
+    names = ["catalog.json", "croissant.json", "rejects.jsonl", "report.html", "statistics.json"]
+    names += ["train-00000-of-00001.gz"]
     assert sorted(small_dataset.read_files(output)) == names
     assert not (output / "index").exists()
 

@@ -136,7 +136,9 @@ EMPTY = catalog_lib.Catalog(
 )
 
 
-@pytest.mark.parametrize("name", ["labels.txt", "statistics.json", "dataset_info.json", "features.json"])
+@pytest.mark.parametrize(
+    "name", ["labels.txt", "statistics.json", "dataset_info.json", "features.json", "croissant.json"]
+)
 def test_plan_beside_users_file_of_our_name_is_refused_unless_a_commit_of_ours_left_it(
     dataset: dataset_settings.DatasetSettings, name: str
 ) -> None:
