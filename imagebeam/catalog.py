@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import errors, features, records, storage
+from imagebeam import version as version_lib
 
 # Raised when an older imagebeam would misread a newer catalog. A new field that only adds facts does not raise it:
 # catalogs without the field stay readable, and an imagebeam that does not know the field reads the rest.
@@ -261,11 +262,11 @@ class Catalog:
         try:
             fields = json.loads(text)
             version = fields["format_version"]
-            if not isinstance(version, int) or version > FORMAT_VERSION:
+            if not isinstance(version, int) or not 0 < version <= FORMAT_VERSION:
                 raise errors.CatalogError(
                     "catalog-other-format",
-                    f"{where} has format version {version!r}, this imagebeam reads up to {FORMAT_VERSION}: "
-                    "update imagebeam",
+                    f"{where} has format version {version!r}, and {FORMAT_VERSION} is the last one that is known here; "
+                    + version_lib.advise_update(_writer_of(fields)),
                 )
             checksum = fields.pop("checksum", None)
             expected = with_checksum(fields)["checksum"]
@@ -291,19 +292,30 @@ class Catalog:
                     )
                     for f in fields["features"]
                 ),
-                "counts": Counts(**fields["counts"]),
-                "files": {name: File(**file) for name, file in fields.get("files", {}).items()},
+                "counts": Counts(**_known(Counts, fields["counts"])),
+                "files": {name: File(file["bytes"], file["crc32c"]) for name, file in fields.get("files", {}).items()},
                 "keypoints": tuple(fields.get("keypoints", ())),
                 "object_classes": {int(label): name for label, name in fields.get("object_classes", {}).items()},
             }
-            known = {field.name for field in dataclasses.fields(cls)}
-            return cls(**{name: value for name, value in (fields | parsed).items() if name in known})
+            return cls(**_known(cls, fields | parsed))
         except DAMAGE as e:
             raise errors.CatalogError(
                 "catalog-damaged",
                 f"{where} is not a catalog ({type(e).__name__}: {e}); "
                 "run the same convert command again with --overwrite, which lists the shards to remove first",
             ) from e
+
+
+def _known(cls: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields that a dataclass has: later versions of imagebeam may add others, which only add facts."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    return {name: value for name, value in fields.items() if name in names}
+
+
+def _writer_of(fields: Mapping[str, Any]) -> object:
+    """Returns the version of imagebeam that wrote a catalog; None if that cannot be told."""
+    versions = fields.get("versions")
+    return versions.get("imagebeam") if isinstance(versions, Mapping) else None
 
 
 def _split_fields(split: Split) -> dict[str, Any]:
@@ -327,7 +339,9 @@ def _shards_of(split: Mapping[str, Any]) -> Iterator[Shard]:
     checksums = zip(*(split.get(name) or itertools.repeat(None) for name in _CHECKSUMS))
     states = split.get("states") or itertools.repeat((0, None))
     for shard, crcs, (state_bytes, state_crc32c) in zip(split["shards"], checksums, states):
-        yield Shard(**shard, **dict(zip(_CHECKSUMS, crcs)), state_bytes=state_bytes, state_crc32c=state_crc32c)
+        yield Shard(
+            **_known(Shard, shard), **dict(zip(_CHECKSUMS, crcs)), state_bytes=state_bytes, state_crc32c=state_crc32c
+        )
 
 
 def with_checksum(fields: Mapping[str, Any]) -> dict[str, Any]:

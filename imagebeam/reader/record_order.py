@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from imagebeam import errors
+from imagebeam import errors, version
 from imagebeam.reader import record_selection
 
 _ROUNDS = 4  # The Feistel network has four; three already make a pseudo-random permutation (Luby and Rackoff, 1988)
@@ -27,6 +27,10 @@ _FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 _MAX_KEPT = 1 << 20  # records of a window whose permutation is kept: 8 MB, made in 0.1 s
+
+# Raised when the fields of a state mean another place than before. A field that is added does not raise it: a version
+# of imagebeam that does not know the field refuses the state.
+_STATE_VERSION = 1
 
 # Fields of a state that are left out of its plain values if they are these.
 _OPTIONAL = {"snapshot": None, "first_epoch": 0, "map_id": None, "repeats": 1, "buckets": None, "carried": 0}
@@ -325,31 +329,39 @@ class ReaderState:
                 )
 
     def to_dict(self) -> dict[str, int | str | None]:
-        """Returns plain values, for JSON or a checkpoint, without a snapshot, first epoch, map or copies if none is."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if _OPTIONAL.get(name, self) != value}
+        """Returns plain values, for JSON or a checkpoint, and the versions of their form and of imagebeam.
+
+        Those of what is not used, such as snapshots and buckets, are left out.
+        """
+        plain = {name: value for name, value in dataclasses.asdict(self).items() if _OPTIONAL.get(name, self) != value}
+        return {"version": _STATE_VERSION, "imagebeam": version.__version__, **plain}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ReaderState:
         """Returns the state that `to_dict` was called on.
 
         Raises:
-            ConfigError: if a field is missing or unknown, as in a state of another release.
+            ConfigError: if a field is missing or unknown, as in a state of a later version.
         """
         expected = {field.name for field in dataclasses.fields(cls)}
-        missing, unknown = sorted(expected - set(_OPTIONAL) - set(fields)), sorted(set(fields) - expected)
-        if unknown:
-            raise errors.ConfigError(
-                "state-unreadable",
-                f"the state has {', '.join(map(repr, unknown))}, which this release does not know; it reads states "
-                f"with {', '.join(sorted(expected))}: update imagebeam, or begin without the state",
-            )
+        found = fields.get("version")
+        values = {name: value for name, value in fields.items() if name not in ("version", "imagebeam")}
+        missing, unknown = sorted(expected - set(_OPTIONAL) - set(values)), sorted(set(values) - expected)
+        if unknown or (found is not None and found != _STATE_VERSION):
+            what = f"version {found!r}, and {_STATE_VERSION} is the last one that is known here"
+            if unknown:
+                what = f"{', '.join(map(repr, unknown))}, unknown here"
+            advice = version.advise_update(fields.get("imagebeam"))
+            raise errors.ConfigError("state-unreadable", f"the state has {what}; {advice}, or begin without the state")
+        if found is None:
+            missing.append("version")
         if missing:
             raise errors.ConfigError(
                 "state-unreadable",
                 f"the state has no {', '.join(missing)}: an earlier release wrote it, whose states do not say what "
                 "they belong to and cannot be restored exactly; begin without the state",
             )
-        return cls(**fields)
+        return cls(**values)
 
     def check(self, reader: ReaderState) -> None:
         """Checks that a reader can go on from this state.

@@ -144,9 +144,10 @@ def compare_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def compare_configs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Describes how the configs of two runs differ in what decides what an example is; "" if they do not.
 
-    Versions of libraries that encode images do not count: a newer one would end the nightly updates of a dataset.
+    Versions of libraries that encode images, and of the writer, do not count: a newer one would end the nightly updates
+    of a dataset.
     """
-    return "; ".join(_compare_configs(before, now, without=(LIBRARIES,)))
+    return "; ".join(_compare_configs({**before, "writer": now["writer"]}, now, without=(LIBRARIES,)))
 
 
 def _compare_configs(before: Mapping[str, Any], now: Mapping[str, Any], without: tuple[str, ...]) -> list[str]:

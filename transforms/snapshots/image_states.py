@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, snapshots, storage
+from imagebeam import version as version_lib
 from imagebeam.transforms import elements
 
 FINGERPRINT_BYTES = 16
@@ -226,7 +227,9 @@ def snapshot_of_rejects(name: str) -> int:
     return int(name.split("-")[1].removesuffix(catalog_lib.STATE_SUFFIX))
 
 
-def decode_state(data: bytes, num_images: int, where: str, with_measures: bool = True) -> ShardState:
+def decode_state(
+    data: bytes, num_images: int, where: str, with_measures: bool = True, writer: object = None
+) -> ShardState:
     """Parses the state of a shard.
 
     Args:
@@ -234,6 +237,7 @@ def decode_state(data: bytes, num_images: int, where: str, with_measures: bool =
         num_images: number of records in the shard.
         where: address of the file, for errors.
         with_measures: whether the measures of the images are needed: without them it takes half the time.
+        writer: version of imagebeam in the catalog beside it, for errors.
 
     Raises:
         CatalogError: if the file is damaged, or a later version of imagebeam wrote it.
@@ -243,8 +247,8 @@ def decode_state(data: bytes, num_images: int, where: str, with_measures: bool =
         if (version := fields.get("format_version", 1)) > _FORMAT_VERSION:
             raise errors.CatalogError(
                 "snapshot-states-version",
-                f"{where} has format version {version}, this imagebeam reads versions up to {_FORMAT_VERSION}: update "
-                "imagebeam",
+                f"{where} has format version {version}, and {_FORMAT_VERSION} is the last one that is known here; "
+                + version_lib.advise_update(writer),
             )
         keys, joined = fields["keys"], base64.b64decode(fields["facts"])
         fingerprints = [joined[start : start + FINGERPRINT_BYTES] for start in range(0, len(joined), FINGERPRINT_BYTES)]
@@ -357,7 +361,7 @@ class SnapshotStates:
         if expected is not None and (found := records.extend_crc(0, data)) != expected.crc32c:
             crc32c = "none" if expected.crc32c is None else f"{expected.crc32c:08x}"
             raise damaged(uri, f"it has the crc32c {found:08x}, the catalog says {crc32c}")
-        return decode_state(data, num_images, uri, self._with_measures)
+        return decode_state(data, num_images, uri, self._with_measures, self.catalog.versions.get("imagebeam"))
 
 
 def of_record(image: ImageState, split: str, uri: str, start: int, end: int) -> elements.ImageRef:

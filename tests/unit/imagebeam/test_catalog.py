@@ -113,6 +113,19 @@ def test_text_that_is_no_whole_catalog_is_refused(tmp_path: pathlib.Path) -> Non
             catalog_lib.load_catalog(write(tmp_path, text))
 
 
+def test_fields_that_are_not_known_are_skipped_at_every_level(tmp_path: pathlib.Path) -> None:
+    written = dataclasses.replace(CATALOG, files={"labels.txt": File(8, 5)})
+    fields = json.loads(written.to_json())
+    del fields["checksum"]
+    for each in (
+        *(fields, fields["counts"], fields["splits"]["train"], fields["splits"]["train"]["shards"][0]),
+        *(fields["features"][0], fields["files"]["labels.txt"]),
+    ):
+        each["added later"] = {"one": 1}
+    text = json.dumps(catalog_lib.with_checksum(fields))
+    assert catalog_lib.load_catalog(write(tmp_path, text)) == written
+
+
 def test_folder_without_a_catalog_holds_no_dataset(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
     for below in ["", "missing", "file/below"]:

@@ -85,7 +85,7 @@ def test_differences_of_configs_and_of_the_number_of_images_are_named() -> None:
         assert run_report.compare_inputs(before, now) == expected
 
 
-def test_update_goes_on_with_newer_libraries_and_with_nothing_else_that_differs() -> None:
-    now = describe({}, {"libraries": {"pillow": "12.1"}})
+def test_update_goes_on_with_newer_libraries_and_a_newer_writer_and_with_nothing_else_that_differs() -> None:
+    now = describe({}, {"libraries": {"pillow": "12.1"}}, version=2)
     assert run_report.compare_configs(describe({}, {"libraries": {"pillow": "12.0"}}), now) == ""
     assert run_report.compare_configs(describe({}, {"raw_shape": [2]}), now) == "raw_shape was [2], is not set"

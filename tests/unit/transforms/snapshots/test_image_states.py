@@ -94,7 +94,7 @@ def test_damaged_state_names_the_file_and_the_remedy() -> None:
 
 def test_state_of_a_later_version_is_refused_as_such() -> None:
     with error_texts.raises("snapshot-states-version"):
-        image_states.decode_state(change(STATE, format_version=3), 1, "s.json.gz")
+        image_states.decode_state(change(STATE, format_version=3), 1, "s.json.gz", writer="9.1.0")
 
 
 def test_state_without_contents_has_no_field_that_earlier_versions_do_not_know() -> None:
