@@ -13,15 +13,12 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_native", "Features in records, and pixels of images, in C.", 0, NULL,
 };
 
-static int add_functions(PyObject *module) {
-  return PyModule_AddFunctions(module, record_methods) || PyModule_AddFunctions(module, part_methods) ||
-         PyModule_AddFunctions(module, whole_methods);
-}
-
 PyMODINIT_FUNC PyInit__native(void) {
   PyObject *module = PyModule_Create(&definition);
   prepare_crc32c();
-  if (module && add_functions(module)) Py_CLEAR(module);
+  if (module && (PyModule_AddFunctions(module, record_methods) || PyModule_AddFunctions(module, part_methods) ||
+                 PyModule_AddFunctions(module, whole_methods)))
+    Py_CLEAR(module);
   if (module && PyModule_AddStringConstant(module, "LIBRARY", "libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION)))
     Py_CLEAR(module);
 #ifdef HAVE_PNG

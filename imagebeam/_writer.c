@@ -25,18 +25,16 @@
 
 // --- files ----------------------------------------------------------------------------------------------------------
 
-PyDoc_STRVAR(read_file_doc,
-             "read_file(path: str, size: int, version: int) -> bytes | None\n\n"
-             "Returns the bytes of a file; other Python threads go on meanwhile. Returns None if it cannot be read,\n"
-             "is no plain file, has another size, or was changed at another time than `version`, in ns since the\n"
-             "epoch (0 allows any).");
+// read_file(path: str, size: int, version: int) -> bytes | None
+//
+// Returns the bytes of a file; other Python threads go on meanwhile. Returns None if it cannot be read, is no plain
+// file, has another size, or was changed at another time than `version`, in ns since the epoch (0 allows any).
+#ifdef __APPLE__
+#define st_mtim st_mtimespec
+#endif
 
 static int64_t change_time(const struct stat *status) {
-#ifdef __APPLE__
-  return status->st_mtimespec.tv_sec * INT64_C(1000000000) + status->st_mtimespec.tv_nsec;
-#else
   return status->st_mtim.tv_sec * INT64_C(1000000000) + status->st_mtim.tv_nsec;
-#endif
 }
 
 // Returns whether the file holds exactly `size` bytes, of this version. One byte more is asked for, to see that it ends.
@@ -71,12 +69,10 @@ static PyObject *read_file(PyObject *module, PyObject *const *arguments, Py_ssiz
   return data ? data : Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(read_part_doc,
-             "read_part(descriptor: int, offset: int, length: int, version: int) -> bytes | None\n\n"
-             "Returns a part of an open file; other Python threads go on meanwhile. Returns None if it cannot be read,\n"
-             "the file ends before, or it was changed at another time than `version`, in ns since the epoch (0 allows\n"
-             "any).");
-
+// read_part(descriptor: int, offset: int, length: int, version: int) -> bytes | None
+//
+// Returns a part of an open file; other Python threads go on meanwhile. Returns None if it cannot be read, the file
+// ends before, or it was changed at another time than `version`, in ns since the epoch (0 allows any).
 static PyObject *read_part(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
   if (count != 4) return PyErr_Format(PyExc_TypeError, "read_part takes 4 arguments, %zd were given", count);
   int descriptor = (int)PyLong_AsLong(arguments[0]), is_read;
@@ -98,11 +94,10 @@ static PyObject *read_part(PyObject *module, PyObject *const *arguments, Py_ssiz
 
 // --- JPEGs ----------------------------------------------------------------------------------------------------------
 
-PyDoc_STRVAR(find_marker_doc,
-             "find_marker(data: bytes, position: int) -> int\n\n"
-             "Returns the position of the next marker of a JPEG; -1 if there is none. Skips restart markers, fill\n"
-             "bytes, and stuffed 0xFF in entropy-coded data.");
-
+// find_marker(data: bytes, position: int) -> int
+//
+// Returns the position of the next marker of a JPEG; -1 if there is none. Skips restart markers, fill bytes, and
+// stuffed 0xFF in entropy-coded data.
 static PyObject *find_marker(PyObject *module, PyObject *arguments) {
   PyObject *data;
   Py_ssize_t position;
@@ -113,12 +108,11 @@ static PyObject *find_marker(PyObject *module, PyObject *arguments) {
   return PyLong_FromSsize_t(found ? found - start : -1);
 }
 
-PyDoc_STRVAR(check_jpeg_doc,
-             "check_jpeg(data: bytes) -> tuple[int, int, int, int, int] | None\n\n"
-             "Returns height, width and number of components of a JPEG whose segments, tables and scans are all\n"
-             "there, and the offsets where its EXIF data begin and end (0 and 0 without any). Returns None if\n"
-             "something is wrong, or so rare that it is left to the caller.");
-
+// check_jpeg(data: bytes) -> tuple[int, int, int, int, int] | None
+//
+// Returns height, width and number of components of a JPEG whose segments, tables and scans are all there, and the
+// offsets where its EXIF data begin and end (0 and 0 without any). Returns None if something is wrong, or so rare that
+// it is left to the caller.
 static PyObject *check_jpeg(PyObject *module, PyObject *data) {
   Jpeg jpeg = {0};
   if (!PyBytes_Check(data)) return PyErr_Format(PyExc_TypeError, "check_jpeg takes bytes");
@@ -212,14 +206,17 @@ static void put_prefix(uint8_t *at, const Prefix *prefix) {
   put_field(at, BYTES_LIST, prefix->size);
 }
 
-PyDoc_STRVAR(encode_prefix_doc,
-             "encode_prefix(plain: list, values: dict, key: bytes, tag: int, size: int) -> bytes | None\n\n"
-             "Returns all bytes of an Example before its image of `size` bytes, from what `ExampleEncoder` has cached\n"
-             "of its features. Returns None if a part is not cached, or there are many features.\n\n"
-             "Args:\n    plain: the features of an ExampleEncoder.\n    values: by their sources.\n"
-             "    key: the encoded key of the image.\n    tag: of the list in the image's Feature.\n"
-             "    size: of the image, or of its packed numbers, in bytes.");
-
+// encode_prefix(plain: list, values: dict, key: bytes, tag: int, size: int) -> bytes | None
+//
+// Returns all bytes of an Example before its image of `size` bytes, from what `ExampleEncoder` has cached of its
+// features. Returns None if a part is not cached, or there are many features.
+//
+// Args:
+//     plain: the features of an ExampleEncoder.
+//     values: by their sources.
+//     key: the encoded key of the image.
+//     tag: of the list in the image's Feature.
+//     size: of the image, or of its packed numbers, in bytes.
 static PyObject *encode_prefix(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
   if (count != 5) return PyErr_Format(PyExc_TypeError, "encode_prefix takes 5 arguments, %zd were given", count);
   PyObject *plain = arguments[0], *values = arguments[1];
@@ -265,11 +262,10 @@ static uint32_t put_framed(uint8_t *start, const uint8_t *prefix, uint64_t prefi
   return extend_crc32c(join_crc32c(crc, of_record, length), at + length, 4);
 }
 
-PyDoc_STRVAR(extend_crc_doc,
-             "extend_crc(crc32c: int, data) -> int\n\n"
-             "Returns the crc32c of the bytes before, whose crc32c is given, and of a contiguous buffer; other\n"
-             "Python threads go on meanwhile.");
-
+// extend_crc(crc32c: int, data) -> int
+//
+// Returns the crc32c of the bytes before, whose crc32c is given, and of a contiguous buffer; other Python threads go on
+// meanwhile.
 static PyObject *extend_crc(PyObject *module, PyObject *arguments) {
   unsigned int crc;
   Py_buffer data;
@@ -281,13 +277,16 @@ static PyObject *extend_crc(PyObject *module, PyObject *arguments) {
   return PyLong_FromUnsignedLong(crc);
 }
 
-PyDoc_STRVAR(put_record_doc,
-             "put_record(buffer, position: int, prefix: bytes, payload: bytes, crc32c: int) -> int\n\n"
-             "Puts a TFRecord of the bytes of `prefix` and `payload`, with its frame of 16 bytes, into a buffer.\n\n"
-             "Returns:\n    The crc32c of the bytes before, which is given, and of the record. It is computed from the\n"
-             "    arguments: it shows whether the bytes in the buffer are right.\n\n"
-             "Raises:\n    ValueError: if the buffer has no room for the record.");
-
+// put_record(buffer, position: int, prefix: bytes, payload: bytes, crc32c: int) -> int
+//
+// Puts a TFRecord of the bytes of `prefix` and `payload`, with its frame of 16 bytes, into a buffer.
+//
+// Returns:
+//     The crc32c of the bytes before, which is given, and of the record. It is computed from the
+//     arguments: it shows whether the bytes in the buffer are right.
+//
+// Raises:
+//     ValueError: if the buffer has no room for the record.
 static PyObject *put_record(PyObject *module, PyObject *arguments) {
   Py_buffer buffer;
   Py_ssize_t position;
@@ -306,16 +305,17 @@ static PyObject *put_record(PyObject *module, PyObject *arguments) {
   return has_room ? PyLong_FromUnsignedLong(crc) : NULL;
 }
 
-PyDoc_STRVAR(put_jpeg_doc,
-             "put_jpeg(path: str, size: int, version: int, buffer, position: int, crc32c: int, plain: list, key: bytes,\n"
-             "         tag: int, values: dict) -> tuple[int, bytes | None, int, int, int, int, int] | None\n\n"
-             "Reads a JPEG and puts a TFRecord of its Example into a buffer: does what `read_file`, `check_jpeg`,\n"
-             "`encode_prefix` and `put_record` do, whose arguments it takes. Other Python threads go on meanwhile.\n\n"
-             "Returns:\n    How many ns it took to read the file; None; height, width and number of components; the size of\n"
-             "    the TFRecord in bytes; the crc32c of the bytes before and of the record. If the JPEG is unusual or not\n"
-             "    upright, a part of its Example is not cached, or the buffer has no room: the ns, the bytes of the file\n"
-             "    and zeros. None if the file is not as it was listed. `values` gets what a JPEG says of itself.");
-
+// put_jpeg(path: str, size: int, version: int, buffer, position: int, crc32c: int, plain: list, key: bytes, tag: int,
+// values: dict) -> tuple[int, bytes | None, int, int, int, int, int] | None
+//
+// Reads a JPEG and puts a TFRecord of its Example into a buffer: does what `read_file`, `check_jpeg`, `encode_prefix`
+// and `put_record` do, whose arguments it takes. Other Python threads go on meanwhile.
+//
+// Returns:
+//     How many ns it took to read the file; None; height, width and number of components; the size of
+//     the TFRecord in bytes; the crc32c of the bytes before and of the record. If the JPEG is unusual or not
+//     upright, a part of its Example is not cached, or the buffer has no room: the ns, the bytes of the file
+//     and zeros. None if the file is not as it was listed. `values` gets what a JPEG says of itself.
 enum { FORMAT, HEIGHT, WIDTH, CHANNELS, COLORSPACE, NUM_DESCRIBED };
 static const char *const described_names[NUM_DESCRIBED] = {"image/format", "image/height", "image/width", "image/channels",
                                                            "image/colorspace"};
@@ -381,12 +381,9 @@ static PyObject *put_jpeg(PyObject *module, PyObject *const *arguments, Py_ssize
     Py_RETURN_NONE;
   }
   prefix.size = size;
-  Py_buffer buffer;  // taken first: the pieces are borrowed, and no other code of Python may run until they are put
-  if (PyObject_GetBuffer(arguments[3], &buffer, PyBUF_WRITABLE)) {
-    Py_DECREF(data);
-    return NULL;
-  }
-  Py_ssize_t before = !is_usual ? 0 : describe(values, &jpeg) ? -1 : find_prefix(&prefix, plain, values);
+  Py_buffer buffer = {0};  // taken first: pieces are borrowed, and no other code of Python may run until they are put
+  Py_ssize_t before = PyObject_GetBuffer(arguments[3], &buffer, PyBUF_WRITABLE) ? -1 : 0;
+  if (!before && is_usual) before = describe(values, &jpeg) ? -1 : find_prefix(&prefix, plain, values);
   if (before < 0) {
     PyBuffer_Release(&buffer);
     Py_DECREF(data);
@@ -409,20 +406,20 @@ static PyObject *put_jpeg(PyObject *module, PyObject *const *arguments, Py_ssize
 }
 
 static PyMethodDef methods[] = {
-    {"extend_crc", extend_crc, METH_VARARGS, extend_crc_doc},
-    {"put_record", put_record, METH_VARARGS, put_record_doc},
-    {"put_jpeg", (PyCFunction)(void (*)(void))put_jpeg, METH_FASTCALL, put_jpeg_doc},
-    {"read_file", (PyCFunction)(void (*)(void))read_file, METH_FASTCALL, read_file_doc},
-    {"read_part", (PyCFunction)(void (*)(void))read_part, METH_FASTCALL, read_part_doc},
-    {"find_marker", find_marker, METH_VARARGS, find_marker_doc},
-    {"encode_prefix", (PyCFunction)(void (*)(void))encode_prefix, METH_FASTCALL, encode_prefix_doc},
-    {"check_jpeg", check_jpeg, METH_O, check_jpeg_doc},
-    {"resize_pixels", resize_pixels, METH_VARARGS, resize_pixels_doc},
+    {"extend_crc", extend_crc, METH_VARARGS, "Returns the crc32c of bytes and of more bytes behind them."},
+    {"put_record", put_record, METH_VARARGS, "Puts a TFRecord into a buffer."},
+    {"put_jpeg", (PyCFunction)(void (*)(void))put_jpeg, METH_FASTCALL, "Puts the record of a JPEG into a buffer."},
+    {"read_file", (PyCFunction)(void (*)(void))read_file, METH_FASTCALL, "Returns the bytes of a file."},
+    {"read_part", (PyCFunction)(void (*)(void))read_part, METH_FASTCALL, "Returns a part of an open file."},
+    {"find_marker", find_marker, METH_VARARGS, "Returns the position of the next marker of a JPEG."},
+    {"encode_prefix", (PyCFunction)(void (*)(void))encode_prefix, METH_FASTCALL, "Returns an Example up to its image."},
+    {"check_jpeg", check_jpeg, METH_O, "Returns what a whole JPEG says of itself."},
+    {"resize_pixels", resize_pixels, METH_VARARGS, "Returns bare pixels scaled."},
 #ifdef HAVE_JPEG
-    {"resize_jpeg", resize_jpeg, METH_VARARGS, resize_jpeg_doc},
+    {"resize_jpeg", resize_jpeg, METH_VARARGS, "Returns a JPEG scaled and encoded as JPEG."},
 #endif
 #ifdef HAVE_TURBOJPEG
-    {"turn_jpeg", turn_jpeg, METH_VARARGS, turn_jpeg_doc},
+    {"turn_jpeg", turn_jpeg, METH_VARARGS, "Returns a JPEG turned upright without loss."},
 #endif
     {NULL, NULL, 0, NULL},
 };

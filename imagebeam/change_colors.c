@@ -63,10 +63,10 @@ static void turn_hue(float *pixels, size_t count, float turn) {
 }
 
 // `change` has the factors of brightness, contrast and saturation, the turn of the hue, and which of the 24 orders of
-// these steps is taken, 0 to 24. `scratch` has room for all values.
+// these steps is taken, 0 to 23. `scratch` has room for all values.
 void change_colors(uint8_t *levels, size_t num_pixels, const float *change, float *scratch) {
   static void (*const STEPS[4])(float *, size_t, float) = {scale_brightness, scale_contrast, scale_saturation, turn_hue};
-  int left[4] = {0, 1, 2, 3}, order = (int)change[4] % 24;
+  int left[4] = {0, 1, 2, 3}, order = (int)change[4];
   for (size_t i = 0; i < 3 * num_pixels; i++) scratch[i] = levels[i];
   for (int count = 4; count > 0; count--) {
     int at = order % count, step = left[at];

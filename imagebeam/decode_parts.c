@@ -209,8 +209,7 @@ static void check_size(Worker *worker, const Batch *batch, Py_ssize_t index, uin
 static void check_part(Worker *worker, const Batch *batch, Py_ssize_t index, Part part, unsigned width, unsigned height) {
   const Frame *frame = frame_of(batch, index);
   Part place = place_of(batch, index);
-  if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 ||
-      (int64_t)part.top + part.height > height || (int64_t)part.left + part.width > width) {
+  if (!is_inside(part, 1, height, width)) {
     char text[JMSG_LENGTH_MAX];
     snprintf(text, sizeof text, "the picture has %u x %u pixels, not those that the record says", width, height);
     fail(worker, text);
@@ -393,11 +392,11 @@ static void decode_png_part(Worker *worker, const Batch *batch, Rows rows) {
   char message[MESSAGE_SIZE];
   const uint8_t *data = image->buf;
   PngImage *png = &worker->png;
-  if (image->len >= 24 && !memcmp(data + 12, "IHDR", 4)) {
-    check_size(worker, batch, rows.first, four_bytes(data + 16), four_bytes(data + 20), 1);
-    EACH_OF(rows, index)
-      check_part(worker, batch, index, batch->parts[index], four_bytes(data + 16), four_bytes(data + 20));
-  }
+  // libpng also takes a header behind chunks that it does not know. But what it then reads has not been checked.
+  if (image->len < 24 || memcmp(data + 12, "IHDR", 4)) fail(worker, "the header of the PNG is missing");
+  uint32_t width = four_bytes(data + 16), height = four_bytes(data + 20);
+  check_size(worker, batch, rows.first, width, height, 1);
+  EACH_OF(rows, index) check_part(worker, batch, index, batch->parts[index], width, height);
   if (!decode_png(data, image->len, png, message)) fail(worker, message);
   size_t stride = (size_t)3 * png->width;
   EACH_OF(rows, index) {
@@ -438,7 +437,11 @@ static int decode_cut(Worker *worker, const Batch *batch, Rows rows) {
   char unused[JMSG_LENGTH_MAX];
   Part all = {0};
   if (!points->len) return 0;
-  EACH_OF(rows, index) all = all.width > 0 ? join(all, batch->parts[index]) : batch->parts[index];
+  EACH_OF(rows, index) {
+    Part part = batch->parts[index];  // one that is in no JPEG is refused when the image is decoded without points
+    if (!is_inside(part, 1, 1 << 16, 1 << 16)) return 0;
+    all = all.width ? join(all, part) : part;
+  }
   if (batch->is_shared && size) all = widen(all, MARGIN * rows.reduction, 0, 0, size[0], size[1]);
   if (!cut_jpeg(image->buf, image->len, points->buf, points->len, all, &worker->cut)) return 0;
   if (size && (size[0] != worker->cut.source_height || size[1] != worker->cut.source_width)) return 0;
@@ -509,7 +512,7 @@ static void decode_all(Batch *batch, int num_threads) {
   int num_started = 0;
   if (num_threads > batch->count) num_threads = (int)batch->count;
   if (num_threads > MAX_THREADS) num_threads = MAX_THREADS;
-  while (num_started < num_threads - 1 && !pthread_create(&threads[num_started], NULL, decode_next, batch))
+  while (num_started + 1 < num_threads && !pthread_create(&threads[num_started], NULL, decode_next, batch))
     num_started++;
   decode_next(batch);  // if no thread can be started, this one decodes all images
   for (int i = 0; i < num_started; i++) pthread_join(threads[i], NULL);
@@ -531,10 +534,7 @@ static PyObject *failures_of(const Batch *batch) {
 static int are_inside(const Batch *batch, const Part *parts, int least) {
   for (Py_ssize_t i = 0; parts && i < batch->count; i++) {
     const View *view = view_of(batch, i);
-    Part part = parts[i];
-    if (part.top < 0 || part.left < 0 || part.height < least || part.width < least ||
-        (int64_t)part.top + part.height > view->height || (int64_t)part.left + part.width > view->width)
-      return 0;
+    if (!is_inside(parts[i], least, view->height, view->width)) return 0;
   }
   return 1;
 }
@@ -548,7 +548,10 @@ static int open_views(Batch *batch, PyObject *out) {
   if (!batch->views) return PyErr_NoMemory(), 0;
   for (Py_ssize_t i = 0; i < batch->num_views; i++) {
     Py_buffer *found = &batch->views[i].out;
-    if (PyObject_GetBuffer(is_list ? PyList_GetItem(out, i) : out, found, PyBUF_STRIDES | PyBUF_WRITABLE)) return 0;
+    PyObject *array = is_list ? PySequence_GetItem(out, i) : Py_NewRef(out);
+    int failed = !array || PyObject_GetBuffer(array, found, PyBUF_STRIDES | PyBUF_WRITABLE);
+    Py_XDECREF(array);
+    if (failed) return 0;
     const Py_ssize_t *shape = found->shape, *strides = found->strides, value = found->itemsize;
     if (found->ndim != 4 || shape[0] * batch->num_views != batch->count || shape[3] != 3 || shape[1] < 1 || shape[2] < 1 ||
         shape[1] >= 1 << 15 || shape[2] >= 1 << 15 || value != batch->views->out.itemsize || strides[3] != value ||
@@ -571,14 +574,26 @@ static int open_optional(PyObject *object, void *buffer) {
 // Opens the bytes of a list, if there is one. Returns how many it opened: fewer than `count` with an error.
 static Py_ssize_t open_list(PyObject *list, Py_ssize_t count, Py_buffer *buffers) {
   Py_ssize_t num_open = 0;
-  while (list && num_open < count && !PyObject_GetBuffer(PyList_GetItem(list, num_open), &buffers[num_open], PyBUF_SIMPLE))
-    num_open++;
+  for (; list && num_open < count; num_open++) {
+    PyObject *item = PySequence_GetItem(list, num_open);  // held: an exporter in Python may change the list
+    int failed = !item || PyObject_GetBuffer(item, &buffers[num_open], PyBUF_SIMPLE);
+    Py_XDECREF(item);
+    if (failed) break;
+  }
   return num_open;
 }
 
 // Whether an argument is not given, or has so many values of so many bytes.
 static int is_fitting(const Py_buffer *buffer, Py_ssize_t num_values, Py_ssize_t itemsize) {
   return !buffer->obj || (buffer->len == num_values * itemsize && buffer->itemsize == itemsize);
+}
+
+// Whether all changes of colors are numbers, and their orders known.
+static int are_changes(const float *colors, Py_ssize_t count) {
+  for (Py_ssize_t i = 0; colors && i < count * COLOR_VALUES; i++)
+    if (!isfinite(colors[i]) || (i % COLOR_VALUES == COLOR_VALUES - 1 && !(colors[i] >= 0 && colors[i] < NUM_ORDERS)))
+      return 0;
+  return 1;
 }
 
 enum { PARTS, FLIPS, FRAMES, VALUES, SIZES, SHAPES, PLACES, COLORS, ERASED, NUM_ARRAYS };
@@ -595,7 +610,8 @@ static const char *find_misfits(const Batch *batch, const Py_buffer *arrays, Py_
     return "images, sizes and shapes";
   if (!is_fitting(&arrays[PLACES], 4 * count, sizeof(int32_t)) || !are_inside(batch, arrays[PLACES].buf, 1) ||
       !is_fitting(&arrays[ERASED], 4 * count, sizeof(int32_t)) || !are_inside(batch, arrays[ERASED].buf, 0) ||
-      !is_fitting(&arrays[COLORS], COLOR_VALUES * count, sizeof(float)) || num_fill != 3)
+      !is_fitting(&arrays[COLORS], COLOR_VALUES * count, sizeof(float)) ||
+      !are_changes(arrays[COLORS].buf, count) || num_fill != 3)
     return "places, colors, erased, fill and out";
   return NULL;
 }
@@ -638,8 +654,6 @@ static const char *find_misfits(const Batch *batch, const Py_buffer *arrays, Py_
 //
 // Returns:
 //     Those that cannot be decoded, by index, and why; their place in `out` is not written.
-PyDoc_STRVAR(decode_doc, "Decodes parts of images into arrays; decode_parts.c describes the arguments.");
-
 static PyObject *decode(PyObject *module, PyObject *arguments) {
   PyObject *images, *out, *points = NULL, *failures = NULL;
   Py_buffer arrays[NUM_ARRAYS] = {0};
@@ -700,11 +714,11 @@ done:
   return failures;
 }
 
-PyDoc_STRVAR(find_entry_points_doc,
-             "find_entry_points(data: bytes) -> bytes\n\n"
-             "Returns the entry points of a JPEG, with which a part of it is decoded faster; empty if it has none.\n\n"
-             "Only a JPEG with one scan has them, with Huffman codes, no restart markers and no damage.");
-
+// find_entry_points(data: bytes) -> bytes
+//
+// Returns the entry points of a JPEG, with which a part of it is decoded faster; empty if it has none.
+//
+// Only a JPEG with one scan has them, with Huffman codes, no restart markers and no damage.
 static PyObject *find_points(PyObject *module, PyObject *data) {
   if (!PyBytes_Check(data)) return PyErr_Format(PyExc_TypeError, "data is bytes");
   uint8_t *found;
@@ -718,11 +732,10 @@ static PyObject *find_points(PyObject *module, PyObject *data) {
   return points;
 }
 
-PyDoc_STRVAR(cut_doc,
-             "cut(data: bytes, points: bytes, part: tuple[int, int, int, int]) -> tuple[bytes, tuple] | None\n\n"
-             "Returns the smaller JPEG from which `decode` decodes a part, and where the part is in it: top, left,\n"
-             "height, width. None if it decodes the JPEG itself. For tests.");
-
+// cut(data: bytes, points: bytes, part: tuple[int, int, int, int]) -> tuple[bytes, tuple] | None
+//
+// Returns the smaller JPEG from which `decode` decodes a part, and where the part is in it: top, left, height, width.
+// None if it decodes the JPEG itself. For tests.
 static PyObject *cut(PyObject *module, PyObject *arguments) {
   PyObject *data, *points, *result = NULL;
   Part part;
@@ -740,8 +753,8 @@ static PyObject *cut(PyObject *module, PyObject *arguments) {
 }
 
 PyMethodDef part_methods[] = {
-    {"decode", decode, METH_VARARGS, decode_doc},
-    {"find_entry_points", find_points, METH_O, find_entry_points_doc},
-    {"cut", cut, METH_VARARGS, cut_doc},
+    {"decode", decode, METH_VARARGS, "Decodes parts of images into arrays."},
+    {"find_entry_points", find_points, METH_O, "Returns the entry points of a JPEG."},
+    {"cut", cut, METH_VARARGS, "Returns the smaller JPEG from which a part is decoded."},
     {NULL, NULL, 0, NULL},
 };

@@ -54,14 +54,18 @@ static int read_whole(Whole *whole, uint8_t *out) {
   return 1;
 }
 
-PyDoc_STRVAR(decode_whole_doc,
-             "decode_whole(image, max_pixels, height=0, width=0) -> tuple[bytearray, int, int] | None\n\n"
-             "Decodes a whole JPEG with libjpeg's accurate method; other Python threads go on meanwhile.\n\n"
-             "Args:\n    image: bytes or a memoryview.\n    max_pixels: of an image that is decoded.\n"
-             "    height, width: that it must have; 0 allows any.\n\n"
-             "Returns:\n    uint8 [height * width * 3], RGB; height; width. None for all but JPEGs of 8 bits in gray, YCbCr\n"
-             "    or RGB of the expected size of which libjpeg warns nothing.");
-
+// decode_whole(image, max_pixels, height=0, width=0) -> tuple[bytearray, int, int] | None
+//
+// Decodes a whole JPEG with libjpeg's accurate method; other Python threads go on meanwhile.
+//
+// Args:
+//     image: bytes or a memoryview.
+//     max_pixels: of an image that is decoded.
+//     height, width: that it must have; 0 allows any.
+//
+// Returns:
+//     uint8 [height * width * 3], RGB; height; width. None for all but JPEGs of 8 bits in gray, YCbCr
+//     or RGB of the expected size of which libjpeg warns nothing.
 static PyObject *decode_whole(PyObject *module, PyObject *arguments) {
   Py_buffer data;
   long long max_pixels, wanted_height = 0, wanted_width = 0;
@@ -91,6 +95,6 @@ static PyObject *decode_whole(PyObject *module, PyObject *arguments) {
 }
 
 PyMethodDef whole_methods[] = {
-    {"decode_whole", decode_whole, METH_VARARGS, decode_whole_doc},
+    {"decode_whole", decode_whole, METH_VARARGS, "Decodes a whole JPEG with libjpeg's accurate method."},
     {NULL, NULL, 0, NULL},
 };

@@ -27,6 +27,7 @@ enum {
   NUM_TABLES = 4,
   NUM_CATEGORIES = 12,  // of differences of means with 8 bits for a pixel (T.81, table F.1)
   MAX_DIFFERENCE = 2047,
+  MAX_MEAN = 1 << 20,  // far beyond what an encoder writes
   BLOCK_VALUES = 64,
   LOOKUP_BITS = 10,
   MAX_CODE_BITS = 16,
@@ -40,8 +41,7 @@ enum {
   MAX_BLOCK_BYTES = 64 * 31 / 8 + 8,  // of the longest codes
 };
 
-enum { SOI = 0xD8, EOI = 0xD9, SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, SOS = 0xDA, DRI = 0xDD, APP0 = 0xE0, COM = 0xFE };
-enum { DQT = 0xDB };
+enum { SOF0 = 0xC0, SOF1, DHT = 0xC4, SOI = 0xD8, EOI, SOS, DQT, DRI = 0xDD, APP0 = 0xE0, COM = 0xFE };
 
 typedef struct {
   const uint8_t *counts;  // codes of 1 to 16 bits; NULL if the table is not defined
@@ -233,6 +233,7 @@ static inline int skip_block(Scan *scan, const Lookup *dc, const Lookup *ac, int
   if (category) {
     int number = (int)(bits << length >> (64 - category));
     *mean += number < 1 << (category - 1) ? number - (1 << category) + 1 : number;
+    if (abs(*mean) > MAX_MEAN) return 0;
   }
   int num_bits = RIGHT_BITS;
   for (int k = 1; k < BLOCK_VALUES;) {
@@ -362,7 +363,7 @@ static void take_point(const Header *header, size_t size, Points *points) {
     points->is_broken |= difference > 2 * (uint64_t)MAX_DIFFERENCE * 32;
     if (points->is_broken) return;
     points->next.means[c] += (int)(difference >> 1) ^ -(int)(difference & 1);
-    points->is_broken |= abs(points->next.means[c]) > 1 << 20;
+    points->is_broken |= abs(points->next.means[c]) > MAX_MEAN;
   }
 }
 
@@ -405,7 +406,7 @@ static uint8_t *complete_table(const Table *table, int number, Code *codes, uint
   }
   int num_values = table->num_values + num_missing;
   if (!num_missing) return out;
-  if (num_values > 256) return NULL;
+  if (num_values > 255) return NULL;
   int length = 3 + MAX_CODE_BITS + num_values;
   uint8_t head[] = {0xFF, DHT, length >> 8, length, number};
   memcpy(out, head, sizeof head);
@@ -604,9 +605,7 @@ int cut_jpeg(const uint8_t *data, size_t size, const uint8_t *points_data, size_
   Header header;
   Fillers fillers;
   if (!points_size || points_data[0] != VERSION || !read_header(data, size, &header)) return 0;
-  if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 ||
-      (int64_t)part.top + part.height > header.height || (int64_t)part.left + part.width > header.width)
-    return 0;
+  if (!is_inside(part, 1, header.height, header.width)) return 0;
   Points points = {points_data + 1, points_data + points_size, {8 * (uint64_t)header.scan, {0}}, 0};
   uint64_t known_size = take_varint(&points), spacing = take_varint(&points);
   if (points.is_broken || known_size != size || spacing < 1 || spacing > 1 << 16 || header.scan >= size) return 0;

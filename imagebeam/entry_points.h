@@ -8,6 +8,12 @@ typedef struct {
   int32_t top, left, height, width;
 } Part;
 
+// Whether a part is inside of an image, with sides of `least` or more.
+static inline int is_inside(Part part, int least, int64_t height, int64_t width) {
+  return part.top >= 0 && part.left >= 0 && part.height >= least && part.width >= least &&
+         (int64_t)part.top + part.height <= height && (int64_t)part.left + part.width <= width;
+}
+
 // A JPEG with fewer rows and columns than its source. Begin with zeros; free `data` in the end.
 typedef struct {
   uint8_t *data;

@@ -164,18 +164,21 @@ static int open_column(PyObject *key, PyObject *values, Py_ssize_t count, Column
   return PyErr_SetString(PyExc_ValueError, "records, columns and found do not fit each other"), 0;
 }
 
-PyDoc_STRVAR(find_features_doc,
-             "find_features(records, keys, columns, found) -> list[tuple[int, str]]\n\n"
-             "Finds the single values of features in serialized tf.train.Examples; other Python threads go on\n"
-             "meanwhile.\n\n"
-             "Args:\n    records: a list of bytes.\n    keys: a tuple of bytes.\n"
-             "    columns: a tuple with an array for each key, which gets its values: int64 [n], float32 [n], or for bytes\n"
-             "        int64 [n, 2]: where they begin and end in the record. Of a feature with many values int64 [n, 1, 2]:\n"
-             "        where its Feature message begins and ends. What is missing is not written.\n"
-             "    found: bool [n, keys], which record has which feature; is written.\n\n"
-             "Returns:\n    Records that are no Examples, or in which one of these features has several values or is of\n"
-             "    another kind, by index, and why; their values mean nothing.");
-
+// find_features(records, keys, columns, found) -> list[tuple[int, str]]
+//
+// Finds the single values of features in serialized tf.train.Examples; other Python threads go on meanwhile.
+//
+// Args:
+//     records: a list of bytes.
+//     keys: a tuple of bytes.
+//     columns: a tuple with an array for each key, which gets its values: int64 [n], float32 [n], or for bytes
+//         int64 [n, 2]: where they begin and end in the record. Of a feature with many values int64 [n, 1, 2]:
+//         where its Feature message begins and ends. What is missing is not written.
+//     found: bool [n, keys], which record has which feature; is written.
+//
+// Returns:
+//     Records that are no Examples, or in which one of these features has several values or is of
+//     another kind, by index, and why; their values mean nothing.
 static PyObject *find_features(PyObject *module, PyObject *arguments) {
   PyObject *list, *keys, *arrays, *found_object, *failures = NULL;
   Py_buffer found = {0};
@@ -239,13 +242,17 @@ static int read_one(int descriptor, int64_t start, uint8_t *content, size_t size
   return mask_crc32c(extend_crc32c(0, content, size)) == stored;
 }
 
-PyDoc_STRVAR(read_records_doc,
-             "read_records(descriptor, starts, stops) -> list[bytes | None]\n\n"
-             "Reads records of an open file, each the bytes from a start to a stop, if the masked CRC32C behind it is\n"
-             "right; other Python threads go on meanwhile.\n\n"
-             "Args:\n    descriptor: int.\n    starts, stops: int64 [n], contiguous.\n\n"
-             "Returns:\n    The content of each record. None if its checksum is not right, or if it cannot be read.");
-
+// read_records(descriptor, starts, stops) -> list[bytes | None]
+//
+// Reads records of an open file, each the bytes from a start to a stop, if the masked CRC32C behind it is right; other
+// Python threads go on meanwhile.
+//
+// Args:
+//     descriptor: int.
+//     starts, stops: int64 [n], contiguous.
+//
+// Returns:
+//     The content of each record. None if its checksum is not right, or if it cannot be read.
 static PyObject *read_records(PyObject *module, PyObject *arguments) {
   int descriptor;
   PyObject *contents = NULL;
@@ -292,7 +299,7 @@ done:
 }
 
 PyMethodDef record_methods[] = {
-    {"find_features", find_features, METH_VARARGS, find_features_doc},
-    {"read_records", read_records, METH_VARARGS, read_records_doc},
+    {"find_features", find_features, METH_VARARGS, "Finds the single values of features in Examples."},
+    {"read_records", read_records, METH_VARARGS, "Reads records of an open file."},
     {NULL, NULL, 0, NULL},
 };

@@ -169,21 +169,26 @@ static int scale_pixels(Pixels *task) {
   return 1;
 }
 
-const char resize_pixels_doc[] =
-    "resize_pixels(data, channels, size, target, filter) -> bytes\n\n"
-    "Returns bare pixels scaled; other Python threads go on meanwhile.\n\n"
-    "Args:\n    data: rows of pixels of `channels` bytes.\n    channels: 1 to 4.\n"
-    "    size: width and height in pixels.\n    target: those of the result.\n"
-    "    filter: 0 box, 1 bilinear, 2 bicubic, 3 Lanczos; all antialiased.\n\n"
-    "Raises:\n    ValueError: if an argument is out of range, or does not fit the number of bytes.";
-
+// resize_pixels(data, channels, size, target, filter) -> bytes
+//
+// Returns bare pixels scaled; other Python threads go on meanwhile.
+//
+// Args:
+//     data: rows of pixels of `channels` bytes.
+//     channels: 1 to 4.
+//     size: width and height in pixels.
+//     target: those of the result.
+//     filter: 0 box, 1 bilinear, 2 bicubic, 3 Lanczos; all antialiased.
+//
+// Raises:
+//     ValueError: if an argument is out of range, or does not fit the number of bytes.
 PyObject *resize_pixels(PyObject *module, PyObject *arguments) {
   PyObject *data;
   Pixels task = {0};
   if (!PyArg_ParseTuple(arguments, "Si(ii)(ii)i:resize_pixels", &data, &task.channels, &task.source_width,
                         &task.source_height, &task.width, &task.height, &task.filter))
     return NULL;
-  int is_known = task.channels >= 1 && task.channels <= 4 && task.filter >= 0 && task.filter < NUM_FILTERS;
+  int is_done, is_known = task.channels >= 1 && task.channels <= 4 && task.filter >= 0 && task.filter < NUM_FILTERS;
   if (!is_known || task.source_width < 1 || task.source_height < 1 || task.width < 1 || task.height < 1 ||
       task.source_width > MAX_SIDE_PX || task.source_height > MAX_SIDE_PX || task.width > MAX_SIDE_PX || task.height > MAX_SIDE_PX ||
       PyBytes_GET_SIZE(data) != (Py_ssize_t)task.channels * task.source_width * task.source_height)
@@ -192,7 +197,6 @@ PyObject *resize_pixels(PyObject *module, PyObject *arguments) {
   if (!result) return NULL;
   task.data = (const uint8_t *)PyBytes_AS_STRING(data);
   task.out = (uint8_t *)PyBytes_AS_STRING(result);
-  int is_done;
   Py_BEGIN_ALLOW_THREADS;
   is_done = scale_pixels(&task);
   free_until(&task.memory, NULL);
@@ -415,23 +419,27 @@ static void end_resizing(Resize *resize) {
   free_until(&resize->memory, NULL);
 }
 
-const char resize_jpeg_doc[] =
-    "resize_jpeg(data, full_size, part, reduction, filter, quality, sampling, is_progressive, is_gray)\n"
-    "    -> bytes | None\n\n"
-    "Returns a JPEG scaled and encoded as JPEG; other Python threads go on meanwhile.\n\n"
-    "Args:\n    data: bytes of a JPEG.\n"
-    "    full_size: width and height in pixels to which the whole image is scaled.\n"
-    "    part: left, upper, width, height of what is stored of it, in pixels.\n"
-    "    reduction: 1, 2, 4 or 8: libjpeg decodes at this part of the size, which is fast.\n"
-    "    filter: 0 box, 1 bilinear, 2 bicubic, 3 Lanczos; all antialiased.\n"
-    "    quality: 1 to 100.\n"
-    "    sampling: horizontal and vertical sampling factor of Y, (1, 1), (2, 1) or (2, 2); (0, 0): as in the\n"
-    "        source, or (2, 2) if the source has another one.\n"
-    "    is_progressive: of the result.\n"
-    "    is_gray: whether Y alone is stored.\n\n"
-    "Returns:\n    None if it is no JPEG of 8 bits in gray or YCbCr, or is damaged in any way that libjpeg notices.\n\n"
-    "Raises:\n    ValueError: if an argument is out of range.";
-
+// resize_jpeg(data, full_size, part, reduction, filter, quality, sampling, is_progressive, is_gray) -> bytes | None
+//
+// Returns a JPEG scaled and encoded as JPEG; other Python threads go on meanwhile.
+//
+// Args:
+//     data: bytes of a JPEG.
+//     full_size: width and height in pixels to which the whole image is scaled.
+//     part: left, upper, width, height of what is stored of it, in pixels.
+//     reduction: 1, 2, 4 or 8: libjpeg decodes at this part of the size, which is fast.
+//     filter: 0 box, 1 bilinear, 2 bicubic, 3 Lanczos; all antialiased.
+//     quality: 1 to 100.
+//     sampling: horizontal and vertical sampling factor of Y, (1, 1), (2, 1) or (2, 2); (0, 0): as in the
+//         source, or (2, 2) if the source has another one.
+//     is_progressive: of the result.
+//     is_gray: whether Y alone is stored.
+//
+// Returns:
+//     None if it is no JPEG of 8 bits in gray or YCbCr, or is damaged in any way that libjpeg notices.
+//
+// Raises:
+//     ValueError: if an argument is out of range.
 PyObject *resize_jpeg(PyObject *module, PyObject *arguments) {
   PyObject *data;
   Resize *resize = PyMem_Calloc(1, sizeof *resize);
@@ -443,19 +451,19 @@ PyObject *resize_jpeg(PyObject *module, PyObject *arguments) {
     PyMem_Free(resize);
     return NULL;
   }
-  int h = resize->sampling_h, v = resize->sampling_v, reduction = resize->reduction;
-  int is_inside = resize->left >= 0 && resize->upper >= 0 && resize->width >= 1 && resize->height >= 1 &&
-                  resize->width <= resize->full_width - resize->left && resize->full_width <= JPEG_MAX_DIMENSION &&
-                  resize->height <= resize->full_height - resize->upper && resize->full_height <= JPEG_MAX_DIMENSION;
-  int is_known = resize->filter >= 0 && resize->filter < NUM_FILTERS && h >= v && h - v <= 1 && h <= 2 && v >= 0 &&
-                 (v || !h) && (reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8);
-  if (!is_inside || !is_known) {
+  int h = resize->sampling_h, v = resize->sampling_v, reduction = resize->reduction, is_done;
+  int is_part = resize->left >= 0 && resize->upper >= 0 && resize->width >= 1 && resize->height >= 1 &&
+                (int64_t)resize->left + resize->width <= resize->full_width &&
+                (int64_t)resize->upper + resize->height <= resize->full_height &&
+                resize->full_width <= JPEG_MAX_DIMENSION && resize->full_height <= JPEG_MAX_DIMENSION;
+  int is_known = resize->filter >= 0 && resize->filter < NUM_FILTERS && v >= 0 && h >= v && h <= 2 && (v || !h) &&
+                 (reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8);
+  if (!is_part || !is_known) {
     PyMem_Free(resize);
     return PyErr_Format(PyExc_ValueError, "size, part, reduction, filter or sampling is out of range");
   }
   resize->data = (const uint8_t *)PyBytes_AS_STRING(data);
   resize->size = PyBytes_GET_SIZE(data);
-  int is_done;
   Py_BEGIN_ALLOW_THREADS;
   is_done = resize_image(resize);
   Py_END_ALLOW_THREADS;

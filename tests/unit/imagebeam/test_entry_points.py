@@ -98,6 +98,16 @@ def test_differences_without_a_code_in_the_tables_of_the_image_are_possible() ->
         assert warns_of_nothing(smaller)
 
 
+def test_image_whose_means_grow_beyond_all_encoders_has_no_entry_points() -> None:
+    header = encode(Image.new("L", (8 * 520, 8)))
+    header = header[: header.index(b"\xff\xda") + 10]
+    block = "111111110" + "1" * 11 + "1010"  # the mean rises by 2047, and the block ends
+    for count, has_points in ((500, True), (520, False)):
+        bits = block * count + ("00" + "1010") * (520 - count)
+        coded = int(bits + "1" * (-len(bits) % 8), 2).to_bytes(-(-len(bits) // 8), "big")
+        assert bool(_native.find_entry_points(header + coded.replace(b"\xff", b"\xff\0") + b"\xff\xd9")) == has_points
+
+
 WHOLE = encode(photo(120, 80))
 ENTROPY_CODED = WHOLE.index(b"\xff\xda") + 14
 

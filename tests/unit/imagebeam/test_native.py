@@ -392,6 +392,16 @@ def test_image_that_cannot_be_decoded_is_a_failure_with_its_reason() -> None:
         assert failure_of(whole, part) == "the picture has 40 x 40 pixels, not those that the record says"
 
 
+def test_parts_beyond_all_images_are_failures_also_with_entry_points() -> None:
+    encoded = encode(photo(120, 80))
+    parts = np.array([[0, 0, 8, 8], [2**31 - 1, 0, 2**31 - 1, 8]], np.int32)
+    points = [_native.find_entry_points(encoded)] * 2
+    given = ([encoded] * 2, parts, np.zeros(2, bool), np.zeros((2, 8, 8, 3), np.uint8), -(2**31), points)
+    assert [index for index, _ in _native.decode(*given)] == [1]
+    shared = (None, 1, False, False, None, None, None, None, None, None, bytes(3), True)
+    assert [index for index, _ in _native.decode(*given, *shared)] == [0, 1]
+
+
 def test_arguments_of_a_batch_that_do_not_fit_are_refused() -> None:
     fixed = np.zeros((1, 8, 8, 3), np.uint8)
     fixed.flags.writeable = False
@@ -418,6 +428,9 @@ def test_arguments_of_a_batch_that_do_not_fit_are_refused() -> None:
         ({"out": floats, "values": np.zeros((1, 256), np.float32)}, "do not fit each other"),
         ({"sizes": np.zeros((2, 2), np.int32)}, "images, sizes and shapes do not fit each other"),
         ({"sizes": np.zeros((1, 2), np.int64)}, "images, sizes and shapes do not fit each other"),
+        ({"colors": np.array([[1, 1, 1, 0, 24]], np.float32)}, "places, colors, erased, fill and out"),
+        ({"colors": np.array([[1, 1, 1, 0, -1]], np.float32)}, "places, colors, erased, fill and out"),
+        ({"colors": np.array([[1, np.inf, 1, 0, 0]], np.float32)}, "places, colors, erased, fill and out"),
     ]:
         arguments = {
             "images": [encode(photo(8, 8))],
@@ -432,6 +445,9 @@ def test_arguments_of_a_batch_that_do_not_fit_are_refused() -> None:
             "accurate_dct": False,
             "values": None,
             "sizes": None,
+            "shapes": None,
+            "places": None,
+            "colors": None,
             **change,
         }
         with case_tables.named(change), pytest.raises((ValueError, BufferError, TypeError), match=message):

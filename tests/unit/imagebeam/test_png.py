@@ -106,8 +106,9 @@ def test_broken_png_is_a_failure_with_its_reason() -> None:
     whole = encoded_images.PNGS["rgb"]
     for encoded, message in [
         (whole[:-20], "the file is cut short"),
-        (whole[:8], "the file is cut short"),
-        (whole.replace(b"IHDR", b"IHDX"), "CRC|chunk"),
+        (whole[:8], "the header of the PNG is missing"),
+        (whole.replace(b"IHDR", b"IHDX"), "the header of the PNG is missing"),
+        (encoded_images.png(encoded_images.chunk(b"exAm"), whole[8:]), "the header of the PNG is missing"),
         (random_png((2, 8), 7, 13, False, 0), "the picture has 13 x 7 pixels, not those that the record says"),
     ]:
         found = decode(encoded, 8, 8)

@@ -252,11 +252,13 @@ def test_arguments_out_of_range_are_refused() -> None:
         {"part": (-1, 0, 5, 5)},
         {"part": (6, 0, 5, 5)},
         {"full_size": (70_000, 10)},
+        {"full_size": (-(2**31), 10), "part": (6, 0, 5, 5)},
         {"reduction": 3},
         {"filter": 4},
         {"filter": -1},
         {"sampling": (1, 2)},
         {"sampling": (2, 0)},
+        {"sampling": (2**31 - 1, -(2**31))},
     ]:
         arguments = {
             "full_size": (10, 10),
