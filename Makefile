@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test images-test report-test schedulers-test clusters-test torch-test site site-test chromium servers unit lint bench docs lock clean
+.PHONY: help demo test wheel wheel-test images-test report-test schedulers-test clusters-test torch-test site site-test chromium servers unit lint bench docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-23s%s\n", $$1, $$2 }'
@@ -70,6 +70,21 @@ chromium:
 	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends chromium; } > /dev/null \
 	  || echo "apt-get could not install chromium: the tests in a browser will be skipped" >&2; \
 	fi
+
+wheel: $(INSTALLED) ## build the source distribution, and from it a wheel with all its libraries for this Linux, into dist/
+	@rm -rf build/wheel dist
+	@IMAGEBEAM_REQUIRE_C=1 $(BIN)/python -m build --no-isolation --outdir build/wheel . > build/wheel.log 2>&1 \
+	  || { tail -20 build/wheel.log >&2; exit 1; }
+	@PATH="$(BIN):$$PATH" $(BIN)/auditwheel repair --strip --wheel-dir dist build/wheel/*.whl >> build/wheel.log 2>&1
+	@cp build/wheel/*.tar.gz dist
+	@ls dist
+
+wheel-test: wheel ## try both in a Debian without compiler and libraries; needs root and mmdebstrap (minutes)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! command -v mmdebstrap > /dev/null; then \
+	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends mmdebstrap; } > /dev/null \
+	  || echo "apt-get could not install mmdebstrap: the tests of the wheel will be skipped" >&2; \
+	fi
+	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/wheel.py
 
 servers: ## install Java and Maven for the servers of the tests; needs root on Debian or Ubuntu
 	@if command -v java > /dev/null && command -v mvn > /dev/null; then :; \

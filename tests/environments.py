@@ -18,7 +18,7 @@ _LOCK = command_line.ROOT / "requirements.lock"
 def copy_sources(folder: pathlib.Path) -> pathlib.Path:
     """Copies the checkout without what builds leave behind, so that neither is in the other's way; returns the copy."""
     folder.mkdir()
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "LICENSE-libraries.txt", "MANIFEST.in"):
         if (command_line.ROOT / name).exists():
             shutil.copy(command_line.ROOT / name, folder)
     ignored = shutil.ignore_patterns("__pycache__", "*.so")

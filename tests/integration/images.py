@@ -22,12 +22,12 @@ import pytest
 
 from tests import command_line, datasets, patience
 from tests.golden import test_golden
-from tests.servers import cache as cache_lib
-from tests.servers import go_programs
+from tests.servers import debian, go_programs
 
 pytestmark = pytest.mark.integration
 
-_PACKAGES = "python3,python3-venv,ca-certificates,gcc,libc6-dev,libjpeg-dev,libpng-dev,libturbojpeg0-dev"
+_PACKAGES = ("python3", "python3-venv", "ca-certificates", "gcc", "libc6-dev")
+_LIBRARIES = ("libjpeg-dev", "libpng-dev", "libturbojpeg0-dev")
 _TEMPLATE = "gs://b/t/job_object"  # Google's launcher submits what the program writes there
 _LAUNCHER = f'#!/bin/sh\nexec python "$FLEX_TEMPLATE_PYTHON_PY_FILE" "$@" --template_location={_TEMPLATE}\n'
 
@@ -77,14 +77,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     found = Images(folder)
     (folder / "base").mkdir()
     (folder / "beam").mkdir()
-    with cache_lib.hold("images-lock") as cache:
-        rootfs = cache / f"bookworm-{_PACKAGES.replace(',', '-')}.tar"
-        if not rootfs.exists():
-            options = ("--mode=root", "--format=tar", "--variant=minbase", f"--include={_PACKAGES}")
-            made = command_line.run_other("mmdebstrap", *options, "bookworm", f"{rootfs}.new")
-            assert made.returncode == 0, made.stderr
-            os.replace(f"{rootfs}.new", rootfs)
-        shutil.copy(rootfs, folder / "base" / "rootfs.tar")
+    shutil.copy(debian.make_root("bookworm", *_PACKAGES, *_LIBRARIES), folder / "base" / "rootfs.tar")
     (folder / "base" / "Dockerfile").write_text("FROM scratch\nADD rootfs.tar /\n")
     found.build("base", folder / "base")
     shutil.copy(boot, folder / "beam" / "boot")
