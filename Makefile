@@ -8,7 +8,7 @@ BENCH_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-EXTRAS := convert hdf5 matlab bands medical tf transform gcs hdfs s3 web dataflow openlineage grain jax dev
+EXTRAS := convert hdf5 matlab bands medical tf transform gcs hdfs s3 azure web dataflow openlineage grain jax dev
 # A file of tests is one unit of work, so its fixtures are made once; in the order of the folders the long files come first.
 # A worker that dies is not replaced: xdist would run the test that killed it again and again.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -ra
@@ -86,13 +86,13 @@ wheel-test: wheel ## try both in a Debian without compiler and libraries; needs 
 	fi
 	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/wheel.py
 
-servers: ## install Java and Maven for the servers of the tests; needs root on Debian or Ubuntu
-	@if command -v java > /dev/null && command -v mvn > /dev/null; then :; \
+servers: ## install Java, Maven and npm for the servers of the tests; needs root on Debian or Ubuntu
+	@if command -v java > /dev/null && command -v mvn > /dev/null && command -v npm > /dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	  echo "installing default-jdk-headless and maven, for the tests with HDFS, Flink and Spark"; \
-	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends default-jdk-headless maven; } > /dev/null \
-	  || echo "apt-get could not install them: the tests with HDFS, Flink and Spark will be skipped" >&2; \
-	else echo "the tests with HDFS, Flink and Spark will be skipped; to run them: apt-get install default-jdk-headless maven" >&2; fi
+	  echo "installing default-jdk-headless, maven and npm, for the tests with HDFS, Flink, Spark and Azure"; \
+	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends default-jdk-headless maven npm; } > /dev/null \
+	  || echo "apt-get could not install them: the tests with HDFS, Flink, Spark and Azure will be skipped" >&2; \
+	else echo "the tests with HDFS, Flink, Spark and Azure will be skipped; to run them: apt-get install default-jdk-headless maven npm" >&2; fi
 
 unit: $(INSTALLED) ## run the unit tests, except those marked slow
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS) tests/unit

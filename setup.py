@@ -55,6 +55,7 @@ EXTRAS = {
     "gcs": ["google-cloud-storage>=2.19,<4"],
     "hdfs": ["requests>=2.32.4,<3"],
     "s3": ["s3fs>=2025.3"],
+    "azure": ["adlfs>=2025.8"],
     "web": ["fsspec[http]"],
     "hf": ["huggingface_hub>=1"],  # the Hugging Face Hub: hf://
     # Beam's Google packages: DataflowRunner, and `output.writer: beam` at gs://.

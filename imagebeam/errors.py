@@ -162,9 +162,9 @@ _BY_SCHEME = {  # as `pip install` takes it
     "hf": "'imagebeam[hf]'",
     "s3": "'imagebeam[s3]'",
     "s3a": "'imagebeam[s3]'",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
+    "az": "'imagebeam[azure]'",
+    "abfs": "'imagebeam[azure]'",
+    "abfss": "'imagebeam[azure]'",
 }
 
 

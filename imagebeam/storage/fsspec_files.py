@@ -14,7 +14,8 @@ from imagebeam import errors
 from imagebeam.storage import interface, remote
 
 _PAGE_ENTRIES = 1000
-_UPLOADS_WHOLE = frozenset({"s3", "s3a", "az", "abfs", "abfss"})  # others may show a part of a file that is written
+_AZURE = frozenset({"az", "abfs", "abfss"})
+_UPLOADS_WHOLE = frozenset({"s3", "s3a", *_AZURE})  # others may show a part of a file that is written
 _DOWNLOAD_ATTEMPTS = 3  # at least: one attempt at a large file may take longer than the budget of an operation
 
 
@@ -130,9 +131,17 @@ class FsspecStorage(remote.RemoteStorage):
         return data
 
     def _read_range(self, uri: str, offset: int, end: int | None) -> bytes:
-        return self._fresh(uri).cat_file(self.path_of(uri), start=offset or None, end=end)
+        try:
+            return self._fresh(uri).cat_file(self.path_of(uri), start=offset or None, end=end)
+        except Exception as e:  # adlfs raises errors of its own client
+            if getattr(e, "status_code", 0) == 416:  # beyond the end of a file
+                return b""
+            raise
 
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
+        if must_be_new and interface.scheme_of(uri) in _AZURE:  # one request, which fails if there is a file
+            self._fresh(uri).put_file(path, self.path_of(uri), overwrite=False)
+            return
         if interface.scheme_of(uri) in _UPLOADS_WHOLE:
             self._require_new(uri, must_be_new)
             self._send(path, uri)
