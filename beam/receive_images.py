@@ -30,11 +30,15 @@ class EncodedImage(NamedTuple):
     `label` and `split` are the columns "label" and "split", if they are given: `label: {by: column, column: label}`.
     """
 
-    key: str  # unique; also the path of the image: its end is image/filename, its folders are for label.by: directory
-    data: bytes  # of an encoded image, such as a JPEG
-    label: Any = None  # a class, a number, or a list of classes
+    key: str
+    """Unique; also the path of the image: its end is image/filename, its folders are for label.by: directory."""
+    data: bytes
+    """Of an encoded image, such as a JPEG."""
+    label: Any = None
+    """A class, a number, or a list of classes."""
     split: str = ""
-    columns: Mapping[str, Any] = {}  # further columns by name
+    columns: Mapping[str, Any] = {}
+    """Further columns by name."""
 
 
 _MAX_FILE_BYTES = 128 << 20

@@ -16,8 +16,10 @@ from imagebeam.transforms.output import run_report
 class CommittedDataset(NamedTuple):
     """A dataset that is complete and may be read."""
 
-    output: str  # address of its folder
-    state: run_report.State  # "committed", or "kept": the same dataset was there already
+    output: str
+    """Address of its folder."""
+    state: run_report.State
+    """One of "committed", or "kept": the same dataset was there already."""
     catalog: catalog_lib.Catalog
 
 

@@ -68,15 +68,23 @@ class SideFile(NamedTuple):
 class Shard:
     """One file of a split."""
 
-    name: str  # path relative to the dataset: in its folder, or in that of an earlier snapshot beside it
-    records: int  # number in the file, removed ones included
-    bytes: int  # size of the stored file
-    crc32c: int  # checksum of the stored file
-    index_crc32c: int | None = None  # checksum of its index; None without an index, or if it was not recorded
-    removed: int = 0  # records that no longer belong to the dataset; `snapshots.REMOVED_FILE` names them
-    state_bytes: int = 0  # size of the state of its images; 0 without one
+    name: str
+    """Path relative to the dataset: in its folder, or in that of an earlier snapshot beside it."""
+    records: int
+    """Number in the file, removed ones included."""
+    bytes: int
+    """Size of the stored file."""
+    crc32c: int
+    """Checksum of the stored file."""
+    index_crc32c: int | None = None
+    """Checksum of its index; None without an index, or if it was not recorded."""
+    removed: int = 0
+    """Records that no longer belong to the dataset; `snapshots.REMOVED_FILE` names them."""
+    state_bytes: int = 0
+    """Size of the state of its images; 0 without one."""
     state_crc32c: int | None = None
-    sizes_crc32c: int | None = None  # checksum of the sizes of its images; None without that file
+    sizes_crc32c: int | None = None
+    """Checksum of the sizes of its images; None without that file."""
 
     @property
     def num_examples(self) -> int:
@@ -155,8 +163,10 @@ class Counts:
 
     listed: int
     written: int
-    rejected: Mapping[str, int]  # by reason
-    skipped: Mapping[str, int]  # hidden files, non-images...; not counted in `listed`
+    rejected: Mapping[str, int]
+    """By reason."""
+    skipped: Mapping[str, int]
+    """Hidden files, non-images...; not counted in `listed`."""
 
 
 DAMAGE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)  # raised for JSON of another shape
@@ -167,36 +177,49 @@ class Catalog:
     """Description of a dataset: all that a reader needs before it opens a shard."""
 
     name: str
-    fingerprint: str  # covers config and references: equal fingerprints mean equal shards
-    compression: str  # "none" or "gzip"
+    fingerprint: str
+    """Covers config and references: equal fingerprints mean equal shards."""
+    compression: str
+    """One of "none" or "gzip"."""
     splits: Mapping[str, Split]
-    labels: tuple[str, ...]  # class names; the id of the first is `label_base`
-    label_kind: str | None  # "class", "int64" (a target), "float" (a target), None
+    labels: tuple[str, ...]
+    """Class names; the id of the first is `label_base`."""
+    label_kind: str | None
+    """One of "class", "int64" (a target), "float" (a target), None."""
     label_base: int
     features: tuple[features.Feature, ...]
     config: Mapping[str, Any]
     counts: Counts
-    versions: Mapping[str, str]  # packages that can change bytes
-    created: str  # ISO 8601, UTC
-    # By name, without the shards, their side files and the catalog.
+    versions: Mapping[str, str]
+    """Packages that can change bytes."""
+    created: str
+    """ISO 8601, UTC."""
     files: Mapping[str, File] = dataclasses.field(default_factory=dict)
-    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # transforms/output/recorded_inputs.py
-    # {} without snapshots; otherwise name and base (None for the first), and how many images were added, changed,
-    # removed and left unchanged since the base
+    """By name, without the shards, their side files and the catalog."""
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The files of the input that the run recorded, such as tables and lists."""
     snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # {} unless duplicates were looked for; otherwise by kind ("exact", "near") and split, how many images repeat an
-    # image of which split; those that were dropped, too
+    """{} without snapshots; otherwise name and base (None for the first), and how many images were added, changed,
+    removed and left unchanged since the base.
+    """
     duplicates: Mapping[str, Mapping[str, Mapping[str, int]]] = dataclasses.field(default_factory=dict)
-    # Names of the classes of objects by their ids; {} without objects.
+    """{} unless duplicates were looked for; otherwise by kind ("exact", "near") and split, how many images repeat an
+    image of which split; those that were dropped, too.
+    """
     object_classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    keypoints: tuple[str, ...] = ()  # names of the keypoints of each object, in their order
-    # {} for the usual pixels, of 8 bits; otherwise "dtype" of the stored ones and "shape", height, width and channels,
-    # each None where images differ
+    """Names of the classes of objects by their ids; {} without objects."""
+    keypoints: tuple[str, ...] = ()
+    """Names of the keypoints of each object, in their order."""
     pixels: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # By the name of an extra image whose pixels are no colors of 8 bits: their "dtype" and "channels".
+    """{} for the usual pixels, of 8 bits; otherwise "dtype" of the stored ones and "shape", height, width and
+    channels, each None where images differ.
+    """
     extra_pixels: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    # {} unless `imagebeam index` made the catalog, of shards that another tool wrote: they are never moved or removed
+    """By the name of an extra image whose pixels are no colors of 8 bits: their "dtype" and "channels"."""
     indexed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """{} unless `imagebeam index` made the catalog, of shards that another tool wrote: they are never moved or
+    removed.
+    """
 
     @property
     def is_self_contained(self) -> bool:

@@ -49,9 +49,12 @@ def add_steps(
 class CompactResult:
     """The result of a compaction that ended well."""
 
-    state: run_report.State  # "committed"; "kept" if the latest snapshot is compact already
-    output: str  # the dataset
-    snapshot: str  # name of the latest snapshot
+    state: run_report.State
+    """One of "committed"; "kept" if the latest snapshot is compact already."""
+    output: str
+    """The dataset."""
+    snapshot: str
+    """Name of the latest snapshot."""
     catalog: catalog_lib.Catalog
     seconds: float
 

@@ -50,13 +50,15 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
 class ConvertResult:
     """The result of a run that ended well."""
 
-    state: run_report.State  # "committed", or "kept": the same dataset was there already
+    state: run_report.State
+    """One of "committed", or "kept": the same dataset was there already."""
     message: str
     output: str
     catalog: catalog_lib.Catalog
     plan: elements.DatasetPlan
     seconds: float
-    is_attached: bool = False  # whether the job was running already: `seconds` count from then on
+    is_attached: bool = False
+    """Whether the job was running already: `seconds` count from then on."""
     report: Mapping[str, Any] = dataclasses.field(
         default_factory=dict
     )  # report of a snapshot, see commit/snapshot_report
@@ -67,9 +69,12 @@ class Submission:
     """A job that was submitted and that nobody waits for, or a template."""
 
     output: str
-    job: remote_job.RemoteJob | None  # None for a template
-    template: str = ""  # its address
-    is_attached: bool = False  # whether the job was running already
+    job: remote_job.RemoteJob | None
+    """None for a template."""
+    template: str = ""
+    """Its address."""
+    is_attached: bool = False
+    """Whether the job was running already."""
 
 
 def convert(

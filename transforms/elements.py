@@ -133,27 +133,46 @@ class ExtraImage(NamedTuple):
 class ImageRef(NamedTuple):
     """The place of one image, and what is known of it before its bytes are read."""
 
-    key: str  # stable id: the path relative to the source's root, or the manifest's id
-    uri: str  # address of the file that holds the bytes
-    size: int = -1  # bytes of the image; -1 when not known
-    version: int = 0  # the file's: its generation in GCS, elsewhere its change time in ns since the epoch; 0: unknown
-    offset: int = 0  # byte offset in the file; with `length` set, in the unpacked content of a packed one (.gz)
-    length: int = -1  # bytes to read from `offset`; -1 reads to the end
-    position: int = 0  # row of the table, from 0; 0 for files
+    key: str
+    """Stable id: the path relative to the source's root, or the manifest's id."""
+    uri: str
+    """Address of the file that holds the bytes."""
+    size: int = -1
+    """Bytes of the image; -1 when not known."""
+    version: int = 0
+    """The file's: its generation in GCS, elsewhere its change time in ns since the epoch; 0: unknown."""
+    offset: int = 0
+    """Byte offset in the file; with `length` set, in the unpacked content of a packed one (.gz)."""
+    length: int = -1
+    """Bytes to read from `offset`; -1 reads to the end."""
+    position: int = 0
+    """Row of the table, from 0; 0 for files."""
     label: Label = None
     split: str = ""
-    group: str = ""  # all images of a group go to one split; "" is no group
-    columns: tuple[Any, ...] = ()  # further values from the source, in the order of DatasetSettings.columns
-    mask: Mask | None = None  # with the annotations of the image where ImagePolicy.objects reads them
-    expected: tuple[int, int] | None = None  # height and width in pixels that the source's boxes or masks refer to
-    inside: tuple[int, int] | None = None  # offset and length of the image in the record that is read, a whole Example
-    blocks: SnappyBlocks | None = None  # set if the bytes from `offset` are compressed
-    extra_images: tuple[ExtraImage, ...] = ()  # in the order of DatasetSettings.extra_images
-    fingerprint: bytes = b""  # digest of what the record is made of, for the next update; see image_states
-    content: bytes = b""  # digest of the same without versions, then one of the bytes once they are read; b"": not kept
-    sha256: str = ""  # of the bytes, in hexadecimal digits; "" if it is not to be checked
-    replaces: str = ""  # split of the record in the snapshot before that this image replaces; "" if there is none
-    frame: int = 0  # number of the picture in its file, from 0, where each picture of a file becomes an example
+    group: str = ""
+    """All images of a group go to one split; "" is no group."""
+    columns: tuple[Any, ...] = ()
+    """Further values from the source, in the order of DatasetSettings.columns."""
+    mask: Mask | None = None
+    """With the annotations of the image where ImagePolicy.objects reads them."""
+    expected: tuple[int, int] | None = None
+    """Height and width in pixels that the source's boxes or masks refer to."""
+    inside: tuple[int, int] | None = None
+    """Offset and length of the image in the record that is read, a whole Example."""
+    blocks: SnappyBlocks | None = None
+    """Set if the bytes from `offset` are compressed."""
+    extra_images: tuple[ExtraImage, ...] = ()
+    """In the order of DatasetSettings.extra_images."""
+    fingerprint: bytes = b""
+    """Digest of what the record is made of, for the next update; see image_states."""
+    content: bytes = b""
+    """Digest of the same without versions, then one of the bytes once they are read; b"": not kept."""
+    sha256: str = ""
+    """Of the bytes, in hexadecimal digits; "" if it is not to be checked."""
+    replaces: str = ""
+    """Split of the record in the snapshot before that this image replaces; "" if there is none."""
+    frame: int = 0
+    """Number of the picture in its file, from 0, where each picture of a file becomes an example."""
 
     def with_label(self, label: Label, group: str) -> ImageRef:
         """Returns this reference with a label and a group. Runs once per image: four times as fast as `_replace`."""

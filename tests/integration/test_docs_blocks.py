@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 
@@ -32,3 +33,97 @@ def test_tutorial_prints_what_its_comments_say(
     docs_pages.run_snippet(program)
     printed = capsys.readouterr().out.splitlines()
     assert printed == re.findall(r"^ *print\(.*\)  # (.*)$", program, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_lines_of_the_readme_work(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "photos").symlink_to(folder / "build/demo/images")
+    install, *lines = docs_pages.blocks("../README.md", "sh")[0].splitlines()
+    assert install.startswith("pip install ")
+    path = f"{pathlib.Path(command_line.PYTHON).parent}:{os.environ['PATH']}"
+    program = "\n".join(lines)
+    done = command_line.run_other("bash", "-ec", program, cwd=tmp_path, PATH=path, PYTHONPATH=str(command_line.ROOT))
+    assert done.returncode == 0, done.stderr
+    assert "recognized    image_folder" in done.stdout and "(32, 224, 224, 3)" in done.stdout
+
+
+@pytest.mark.slow
+def test_feeds_of_the_readme_are_made(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jax = pytest.importorskip("jax")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shards").symlink_to(folder / "build/demo/shapes")
+    [program] = docs_pages.blocks("../README.md", "python")
+    lines = [line for line in program.splitlines() if "as_torch" not in line]  # torch_feeds.py runs it
+    small = "\n".join(lines).replace("1024", "32").replace("256", "32")
+    device = "sharding = __import__('jax').sharding.SingleDeviceSharding(__import__('jax').devices()[0])\n"
+    names = docs_pages.run_snippet(device + small)
+    assert next(names["batches"])["image"].shape == (32, 224, 224, 3)
+    assert isinstance(next(names["batches"])["image"], jax.Array)
+    assert next(iter(names["train"]))[0].shape == (32, 224, 224, 3)
+    assert sum(batch["mask"].sum() for batch in names["test"]) == 128
+
+
+@pytest.mark.slow
+def test_pages_on_converting_and_on_the_output_run(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").symlink_to(folder / "build/demo/images")
+    [convert] = docs_pages.blocks("convert.md", "python")
+    result = docs_pages.run_snippet(convert)["result"]
+    assert result.catalog.counts.written == 600 and len(result.catalog.splits["train"].shards) == 16
+    plain, by_tfds = docs_pages.blocks("dataset.md", "python")
+    assert sum(1 for _ in docs_pages.run_snippet(plain)["examples"]) == 600
+    pytest.importorskip("tensorflow_datasets")
+    assert len(docs_pages.run_snippet(by_tfds)["ds"]) == 540
+
+
+# Tests that run the blocks of Python and shell of each page; what is not there needs its reason in SHOWN_ONLY.
+RUN_BY = {
+    "README.md": "integration/test_docs_blocks.py",
+    "docs/augmentation.md": "unit/imagebeam/reader/test_example_map.py",
+    "docs/beam.md": "unit/beam/test_docs.py",
+    "docs/coming-from/img2dataset.md": "integration/test_coming_from.py",
+    "docs/coming-from/mds.md": "integration/test_coming_from.py",
+    "docs/coming-from/tf_example_script.md": "integration/test_coming_from.py",
+    "docs/coming-from/tfds.md": "integration/test_coming_from.py",
+    "docs/coming-from/webdataset.md": "integration/test_coming_from.py",
+    "docs/convert.md": "integration/test_docs_blocks.py",
+    "docs/dataset.md": "integration/test_docs_blocks.py",
+    "docs/own_code.md": "unit/test_own_code_examples.py",
+    "docs/reader.md": "integration/test_docs_blocks.py",
+    "docs/reading.md": "unit/imagebeam/reader/test_evaluation.py",
+    "docs/recipes/bands.md": "integration/test_recipes_bands.py",
+    "docs/recipes/medical.md": "integration/test_recipes_medical.py",
+    "docs/torch.md": "integration/torch_feeds.py",
+    "docs/tpu.md": "integration/test_docs_tpu.py",
+    "docs/trainers.md": "unit/imagebeam/reader/test_trainers.py",
+}
+SHOWN_ONLY = {
+    "CONTRIBUTING.md": "the targets of make are what CI runs",
+    "docs/buckets.md": "test_bucket_*.py have the same calls on small images",
+    "docs/drift.md": "test_update.py runs --fail-on-drift",
+    "docs/formats.md": "the outline of a module, with its bodies left out",
+    "docs/objects.md": "test_objects.py and the examples of detection and segmentation have the same calls",
+    "docs/platforms.md": "addresses of schedulers and of their services",
+    "docs/report.md": "the command alone, which many tests run",
+    "docs/schedulers.md": "needs Airflow: scheduler_airflow.py runs the files in deploy/",
+    "docs/snapshots.md": "the state of a dataset after two runs, which test_update.py makes",
+}
+
+
+def test_each_page_with_code_is_run_or_says_why_not() -> None:
+    pages = [command_line.ROOT / "README.md", command_line.ROOT / "CONTRIBUTING.md"]
+    pages += (command_line.ROOT / "docs").rglob("*.md")
+    has_code = {
+        str(page.relative_to(command_line.ROOT))
+        for page in pages
+        if re.search(r"^```(python|sh)$", page.read_text("utf-8"), re.MULTILINE)
+    }
+    recipes = {page for page in has_code if page.startswith("docs/recipes/")} - RUN_BY.keys()  # test_recipes.py
+    assert has_code - recipes == RUN_BY.keys() | SHOWN_ONLY.keys()
+    for page, test in RUN_BY.items():
+        text = (command_line.ROOT / "tests" / test).read_text("utf-8")
+        assert pathlib.Path(page).stem in text, f"tests/{test} does not name {page}"
