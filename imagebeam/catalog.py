@@ -197,7 +197,7 @@ class Catalog:
     files: Mapping[str, File] = dataclasses.field(default_factory=dict)
     """By name, without the shards, their side files and the catalog."""
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The files of the input that the run recorded, such as tables and lists."""
+    """What decides the fingerprint, as values for JSON."""
     snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """{} without snapshots; otherwise name and base (None for the first), and how many images were added, changed,
     removed and left unchanged since the base.
