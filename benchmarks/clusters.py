@@ -8,12 +8,15 @@ Run from the root of the repository: python -m benchmarks.clusters --count 5000 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from benchmarks import harness
 from tests import image_sets
@@ -26,8 +29,11 @@ _NUM_SHARDS = 16
 
 def _cpu_seconds(programs: Sequence[clusters.Program]) -> float:
     """Returns what the processes of a cluster have used, also those that have ended."""
-    times = [each.cpu_times() for program in programs for each in harness.tree(program.process.pid)]
-    return sum(each.user + each.system + each.children_user + each.children_system for each in times)
+    total = 0.0
+    for process in (each for program in programs for each in harness.tree(program.process.pid)):
+        with contextlib.suppress(psutil.Error):  # ended meanwhile: its parent has its time
+            total += sum(process.cpu_times()[:4])
+    return total
 
 
 def _convert(source: Path, output: Path, count: int, *options: str) -> harness.Measurement:
