@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test wheel wheel-test images-test report-test schedulers-test clusters-test torch-test site site-test chromium servers unit lint bench docs lock clean
+.PHONY: help demo test wheel wheel-test sanitize images-test report-test schedulers-test clusters-test torch-test site site-test chromium servers unit lint bench docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-23s%s\n", $$1, $$2 }'
@@ -85,6 +85,9 @@ wheel-test: wheel ## try both in a Debian without compiler and libraries; needs 
 	  || echo "apt-get could not install mmdebstrap: the tests of the wheel will be skipped" >&2; \
 	fi
 	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/wheel.py
+
+sanitize: $(INSTALLED) ## test the code in C with gcc's sanitizers, also with changed inputs (FUZZ_SECONDS=60 FUZZ_SEED=1)
+	@.ci/sanitize
 
 servers: ## install Java, Maven and npm for the servers of the tests; needs root on Debian or Ubuntu
 	@if command -v java > /dev/null && command -v mvn > /dev/null && command -v npm > /dev/null; then :; \
