@@ -93,7 +93,7 @@ servers: ## install Java, Maven and npm for the servers of the tests; needs root
 	@if command -v java > /dev/null && command -v mvn > /dev/null && command -v npm > /dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	  echo "installing default-jdk-headless, maven and npm, for the tests with HDFS, Flink, Spark and Azure"; \
-	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends default-jdk-headless maven npm; } > /dev/null \
+	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends default-jdk-headless maven npm libgssapi-krb5-2; } > /dev/null \
 	  || echo "apt-get could not install them: the tests with HDFS, Flink, Spark and Azure will be skipped" >&2; \
 	else echo "the tests with HDFS, Flink, Spark and Azure will be skipped; to run them: apt-get install default-jdk-headless maven npm" >&2; fi
 

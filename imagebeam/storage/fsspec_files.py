@@ -1,4 +1,4 @@
-"""Files at any address that fsspec reads and writes: az://, and the base of s3:// and hdfs://."""
+"""Files at any address that fsspec reads and writes: az://, and the base of s3://."""
 
 from __future__ import annotations
 

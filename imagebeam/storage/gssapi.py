@@ -9,7 +9,6 @@ Source: RFC 2744 (the C bindings of GSS-API), RFC 4178 (SPNEGO), RFC 4559 (SPNEG
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 from typing import Any
 
@@ -156,7 +155,6 @@ class Login:
         return data
 
 
-@functools.cache
 def _load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(_LIBRARY)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
-from imagebeam.storage import gssapi, hadoop_files, remote
+from imagebeam.storage import gssapi, hadoop_files, interface, remote
 
 if TYPE_CHECKING:
     import requests
@@ -145,10 +145,7 @@ class WebHdfsClient:
         self._token = options.get("token") or self._read_token()
         self._session = requests.Session()
         self._session.headers["Accept-Encoding"] = "identity"
-        self._session.cert = options.get("session_cert")
-        verify = options.get("session_verify")
-        # For each request: $REQUESTS_CA_BUNDLE comes before what the session has.
-        self._keywords = {} if verify in (None, True) else {"verify": verify}
+        self._settings: dict[str, Mapping[str, Any]] = {}  # by server
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS))
 
@@ -237,24 +234,30 @@ class WebHdfsClient:
         import requests
 
         try:
-            # A file goes to where the NameNode leads.
             with contextlib.nullcontext() if file is None else open(file, "rb") as data:
-                return self._session.request(
-                    method,
-                    url,
-                    params=parameters,
-                    data=data,
-                    headers=None if file is None else _STREAM,
-                    auth=auth,
-                    timeout=_TIMEOUT_SEC,
-                    allow_redirects=False,
-                    **self._keywords,
+                headers = None if file is None else _STREAM
+                request = requests.Request(method, url, headers, None, data, parameters, auth or _as_it_is)
+                prepared = self._session.prepare_request(request)
+                return self._session.send(
+                    prepared, timeout=_TIMEOUT_SEC, allow_redirects=False, **self._settings_of(interface.root_of(url))
                 )
         except requests.RequestException as e:
             reason = getattr(e.args[0] if e.args else None, "reason", None)
             is_sent = not isinstance(e, requests.ConnectTimeout) and type(reason).__name__ not in _BEFORE_SENDING
             # Without the request's address, which may have a token in it; a traceback would show that of `e`.
             raise (ConnectionError if is_sent else NoConnectionError)(remote.cause_of(e)) from None
+
+    def _settings_of(self, server: str) -> Mapping[str, Any]:
+        """Returns the proxies and certificates for a server. Merging them takes 0.3 ms; a read sends three requests."""
+        found = self._settings.get(server)
+        if found is None:
+            verify = self._options.get("session_verify")
+            # None and True let $REQUESTS_CA_BUNDLE decide; it would win over what a session has.
+            merged = self._session.merge_environment_settings(
+                server, {}, None, verify, self._options.get("session_cert")
+            )
+            found = self._settings.setdefault(server, merged)
+        return found
 
     def _identity(self, token: str | None) -> dict[str, str]:
         if token:
@@ -274,6 +277,11 @@ class WebHdfsClient:
         for part, other in proxy.items():
             address = address.replace(part, other, 1)
         return address
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Adds no login to a request. Without this, requests looks into ~/.netrc for each one."""
+    return request
 
 
 def _refusal(answer: requests.Response) -> RefusedError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import errno
 import http.server
 import json
@@ -13,6 +14,7 @@ import traceback
 import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -266,6 +268,23 @@ def test_gateway_without_options_of_a_rename_replaces_only_where_it_may(server: 
     assert files == {"/webhdfs/v1/b"}
     with pytest.raises(FileNotFoundError):
         store.rename(f"{server.uri}/a", f"{server.uri}/c")
+
+
+def test_login_that_is_refused_is_a_fault_and_kerberos_needs_its_library(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer = lambda parameters: (401, b"<html>", {"WWW-Authenticate": "Negotiate"})
+    for options in ({"user": "me", "password": "p"}, {"token": "t"}, {"kerberos": False}):
+        with (
+            case_tables.named(options),
+            remote.budget(ONE_ATTEMPT_SEC),
+            pytest.raises(storage.UnavailableError) as caught,
+        ):
+            webhdfs.WebHdfsStorage(options).stat(f"{server.uri}/a")
+        assert "HTTP 401 Unauthorized (docs/storage.md says how to log in)" in str(caught.value)
+    monkeypatch.setattr(ctypes, "CDLL", mock.Mock(side_effect=OSError))
+    with error_texts.raises("package-missing"):
+        webhdfs.WebHdfsStorage().stat(f"{server.uri}/a")
 
 
 # Several NameNodes
