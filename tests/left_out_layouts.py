@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from tests import image_sets
-from tests.folder_shapes import IMAGE, LABELME, SHAPES, Tree, images
+from tests.folder_shapes import IMAGE, LABELME, SHAPES, Tree, images, npz, parquet, tar
 from tests.odd_layouts import CVAT, SUPERVISELY, VIA, coco, files_of, rows
 from tests.odd_layouts import LAYOUTS as _ODD
 
@@ -65,6 +65,22 @@ def _tiff(number: int) -> bytes:
     return image_sets.make_image(number, "TIFF", size=(8, 8))
 
 
+def _palette_mask(number: int) -> bytes:
+    """Returns a mask whose palette begins with the colors of another number."""
+    picture = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 3, "P")
+    picture.putpalette([(40 * (number + each)) % 256 for each in range(9)])
+    return image_sets.save(picture)
+
+
+def _tar(*endings: str) -> bytes:
+    """Returns a tar of two images, each with members of these endings."""
+    members = {f"{n}.{ending}": b"1" for n in range(2) for ending in ("jpg", *endings)}
+    return tar(
+        {name: image_sets.make_image(1, "JPEG") if name.endswith("jpg") else each for name, each in members.items()}
+    )
+
+
+_PIXELS, _COUNT = np.zeros((4, 8, 8, 3), np.uint8), np.arange(4)
 _TAG = '<tag label="a"><attribute name="b">1</attribute></tag>'
 _AS_SPLITS = "images of such names, too: to read them as splits set source.include='**' and split={by: directory}"
 _BOXES = "filename,width,height,class,xmin,ymin,xmax,ymax,split"
@@ -763,6 +779,139 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
             "a.csv": "path,label\n"
             + "".join(f"im/{s}/{n}.jpg,{'ab'[n % 2]}\n" for s in ("train", "valid") for n in range(4))
         },
+    ),
+    "corners-by-the-areas": (
+        None,
+        ("the areas of objects are those of boxes of two corners (x1 y1 x2 y2), and they are read as a corner",),
+        images("images/#.jpg") | {"a.json": coco(bbox=[2, 2, 9, 8], area=42)},
+    ),
+    "corners-by-the-outlines": (
+        None,
+        ("the outlines of objects fit boxes of two corners (x1 y1 x2 y2), and they are read as a corner",),
+        images("images/#.jpg") | {"a.json": coco(bbox=[8, 5, 16, 12], segmentation=[[8, 5, 16, 5, 16, 12]])},
+    ),
+    "outlines-elsewhere": (
+        None,
+        ("outlines of 4 of 4 objects are not in their boxes: what do these mean?",),
+        images("images/#.jpg") | {"a.json": coco(bbox=[1, 1, 4, 4], segmentation=[[18, 10, 23, 10, 23, 15]])},
+    ),
+    "objects-of-the-image-before": (
+        None,
+        ("image_id of objects are 0 to 3, and id of images 1 to 4: do both count from the same number?",),
+        images("images/#.jpg")
+        | {"a.json": re.sub(r'"id": (\d), "file_name"', lambda m: f'"id": {int(m[1]) + 1}, "file_name"', coco())},
+    ),
+    "shares-in-roboflow": (
+        None,
+        ("all numbers of boxes are from 0 to 1, where pixels are expected",),
+        images("train/#.jpg") | {"train/_annotations.coco.json": coco(bbox=[0.1, 0.1, 0.5, 0.5], area=0.25)},
+    ),
+    "keypoints-in-roboflow": (
+        "coco_keypoints",
+        (),
+        images("train/#.jpg") | {"train/_annotations.coco.json": coco(keypoints=[1, 1, 2], num_keypoints=1)},
+    ),
+    "csv-of-roboflow-without-a-header": (
+        None,
+        ("train/_annotations.csv has no line with the names of its columns",),
+        images("train/#a.jpg") | {"train/_annotations.csv": rows("0a.jpg,1,1,5,5,cat", "{n}a.jpg,1,1,5,5,cat")},
+    ),
+    "darknet-of-two-splits": (
+        "yolo",
+        ("train.txt and 1 other .txt file name images (a0.jpg, a1.jpg, ...), and are not read",),
+        images("obj_train_data/a#.jpg", "obj_valid_data/b#.jpg")
+        | files_of("obj_train_data/a#.txt", "0 0.5 0.5 0.2 0.2\n")
+        | files_of("obj_valid_data/b#.txt", "0 0.5 0.5 0.2 0.2\n")
+        | {"obj.names": "cat\n"}
+        | {
+            f"{s}.txt": "".join(f"data/obj_{s}_data/{i}{n}.jpg\n" for n in _N[:4])
+            for s, i in (("train", "a"), ("valid", "b"))
+        },
+    ),
+    "list-of-another-folder": (
+        None,
+        ("train.txt names data/images/train/0.jpg, which is not here: for all images set source.yolo.images={train:",),
+        images("images/train/#.jpg")
+        | files_of("labels/train/#.txt", "0 0.5 0.5 0.2 0.2\n")
+        | {"data.yaml": "train: train.txt\nnames: [a]\n", "train.txt": "data/images/train/0.jpg\n"},
+    ),
+    "labelme-of-another-image": (
+        None,
+        ("0.json names 1.jpg as imagePath, and would be read for the image of its name",),
+        images("#.jpg") | files_of("#.json", LABELME.replace("{", '{"imagePath": "1.jpg", ', 1)),
+    ),
+    "palettes-that-differ": (
+        None,
+        ("the palettes of masks/0.png and 3 other masks (no more were looked at) differ",),
+        images("images/#.png") | {f"masks/{n}.png": _palette_mask(n) for n in range(4)},
+    ),
+    "a-class-called-test": (None, ("test: names of a split, not of classes",), images("{cat,dog,test}/#.png")),
+    "a-class-called-predict": (None, ("predict: names of parts of a data set",), images("{cat,dog,predict}/#.png")),
+    "another-version-of-a-split": (
+        None,
+        ("train and train_old would be one split: if one is a copy or another version, leave it out by",),
+        images("{train,train_old,val}/{cat,dog}/x#.png"),
+    ),
+    "an-empty-class": (
+        "imagefolder",
+        (),
+        images("{train,val}/{cat,dog}/x#.png", "train/owl/x#.png") | {"val/owl/.keep": ""},
+    ),
+    "aligned-out": ("pairs", ("the first image is that of A",), images("{train,val}/{A,B,OUT}/0000#.jpg")),
+    "labels-that-are-no-value": (
+        None,
+        ("10 cells of 'label' are 'NaN', which would be a class: empty cells have no label",),
+        images("#a.jpg", numbers=_N) | {"t.csv": rows("file,label", "{n}a.jpg,{0}", ("a", "NaN"))},
+    ),
+    "paths-of-another-machine": (
+        "kaggle",
+        ("the label is the column 'label'",),
+        images("im/#a.jpg", numbers=_N) | {"t.csv": rows("file,label", "/home/bob/im/{n}a.jpg,{0}", "ab")},
+    ),
+    "tars-in-folders-of-splits": (
+        "webdataset",
+        ("the texts in .txt are stored as columns",),
+        {f"{split}/0000.tar": _tar("cls", "txt") for split in ("train", "val")},
+    ),
+    "tars-of-a-split-and-another-word": (
+        None,
+        ("tars may be of several splits, more, train, by their name",),
+        {f"{name}-0000.tar": _tar("cls") for name in ("train", "more")},
+    ),
+    "tars-with-texts-alone": (
+        "webdataset",
+        ("no member names the label", "the texts in .txt are stored", "members in .json are not stored unless columns"),
+        {"0000.tar": _tar("txt", "json")},
+    ),
+    "arrays-of-unknown-names": (
+        None,
+        ("a.npz#ans (<i8, 4) may be labels or splits of the images, and are not read: source.arrays=",),
+        {"a.npz": npz(images=_PIXELS, ans=_COUNT)},
+    ),
+    "arrays-without-labels-of-the-test": (
+        None,
+        ("a.npz#y_train (<i8, 4) may be labels, and the split test has none, so none is stored",),
+        {"a.npz": npz(x_train=_PIXELS, y_train=_COUNT, x_test=_PIXELS)},
+    ),
+    "arrays-with-a-split": (
+        None,
+        ("a.npz#split (<i8, 4) may be labels or splits of the images",),
+        {"a.npz": npz(x=_PIXELS, y=_COUNT, split=_COUNT)},
+    ),
+    "arrays-with-more": (
+        "npz",
+        ("further arrays are not stored: a.npz#age (<i8, 4)",),
+        {"a.npz": npz(x=_PIXELS, y=_COUNT, age=_COUNT)},
+    ),
+    "arrays-of-a-split-and-of-none": (
+        None,
+        ("a.npz#x (|u1, 4 x 8 x 8 x 3) is of no split by its name, and others are",),
+        {"a.npz": npz(x=_PIXELS, y=_COUNT, x_test=_PIXELS, y_test=_COUNT)},
+    ),
+    "parquet-of-two-versions": (
+        None,
+        ("Parquet files are in several folders (full, small), and all would be read",),
+        {f"{name}/train-0.parquet": parquet({"image": [{"bytes": b"x"}], "label": [1]}) for name in ("full", "small")},
     ),
     "table-in-utf-16": (
         "kaggle",

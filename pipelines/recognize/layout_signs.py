@@ -16,12 +16,6 @@ from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, FolderProbe, and_list, name_some
 
 NO_CLASSES = "nothing says what the images show"
-_DOMAINS = (
-    "{} are of one split: if A and B in such names are classes or domains, set "
-    "source.pattern='(?P<split>train|val|test)[_-]?(?P<label>[^/]+)/[^/]+', label={{by: column, column: label}} and "
-    "split={{by: column, column: split}}; if images of the same names are pairs, see the preset pairs "
-    "(docs/recipes/pairs.md)"
-)
 _DEEPER = (
     "the images are in further folders, and the first folder is the class; for the folder of the image as the class "
     "set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
@@ -90,6 +84,11 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
             yield Finding("imagenet", evidence, settings, tuple(notes), reads_images_alone=True)
         return
     doubts = tuple(dict.fromkeys([*_doubts_on_classes(probe, [*with_classes.values()], "*/*/*"), *scenes]))
+    if merged := [name for name in with_classes if [*map(splits.get, with_classes)].count(splits[name]) > 1]:
+        doubts += (
+            f"{and_list(merged)} would be one split: if one is a copy or another version, leave it out by "
+            f"source.include=[{merged[0]}/*/**, ...]",
+        )
     notes += _notes_on_depth(probe, held[next(iter(with_classes))])
     yield Finding("imagefolder", evidence, settings, tuple(notes), doubts=doubts, reads_images_alone=True)
 
@@ -129,7 +128,9 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
         if any(map(name_signs.is_part, inner)):
             doubts.append(f"{each.path} has folders for the parts of a data set ({name_some(each.folders)})")
             break
-    if named := [n for n in first if folder_probe.split_meant(n) and any(o in n for o in first if o != n)]:
+    if named := [
+        n for n in first if _is_split(n) or (folder_probe.split_meant(n) and any(o in n for o in first if o != n))
+    ]:
         doubts.append(f"{name_some(named)}: names of a split, not of classes")
     if len(first) == 1:
         doubts.append(f"{first[0]} would be the only class")
@@ -146,6 +147,10 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
     doubts += filter(None, (_repeated_folders(probe, each) for each in holders))
     doubts += [*filter(None, (contradictions.aligned(probe, each) for each in holders))][:1]
     return tuple(dict.fromkeys(doubts))
+
+
+def _is_split(name: str) -> bool:
+    return name.lower() in name_signs.SPLIT_OF_WORD
 
 
 def _without_images(probe: FolderProbe, holder: Folder) -> Folder | None:
@@ -179,9 +184,9 @@ def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
 
 
 def _hold_images(probe: FolderProbe, folder: Folder) -> bool:
-    """Returns whether the folders in a folder hold images, judged by a few of them."""
-    names = folder.folders
-    return bool(names) and all(probe.with_images(each.path) is not None for each in probe.some(folder, names))
+    """Returns whether most of the folders in a folder hold images, judged by a few of them: one may be empty."""
+    held = [probe.with_images(each.path) is not None for each in probe.some(folder, folder.folders)]
+    return sum(held) * 2 > len(held)
 
 
 def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -238,6 +243,24 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     notes += _notes_on_depth(probe, root)
     yield Finding(
         "image_folder", evidence, settings, tuple(notes), (_STRATIFY,), doubts=doubts, reads_images_alone=True
+    )
+
+
+def _ask_about_domains(parts: Sequence[str], splits: Mapping[str, str]) -> str:
+    """Returns the question on folders of one split: what does the rest of their names say?
+
+    Args:
+        parts: their names.
+        splits: names of all folders of splits, with the splits that they mean.
+    """
+    words = {word for name in splits for word in folder_probe.words_of_splits(name)}
+    split = f"(?P<split>(?i:{'|'.join(sorted(words, key=len, reverse=True))}))"
+    is_first = all(name.lower().startswith(tuple(words)) for name in splits)
+    pattern = f"{split}[_-]?(?P<label>[^/]+)" if is_first else f"(?P<label>[^/]+?)[_-]?{split}"
+    return (
+        f"{and_list(parts)} are of one split: if what else is in such names are classes or domains, set "
+        f"source.pattern='{pattern}/[^/]+', label={{by: column, column: label}} and split={{by: column, column: split, "
+        "rename: {...}}; if images of the same names are pairs, see the preset pairs (docs/recipes/pairs.md)"
     )
 
 
@@ -397,7 +420,7 @@ def find_unlabelled(probe: FolderProbe, at: str) -> Iterator[Finding]:
         evidence = f"images directly in {and_list(list(splits))} ({numbers}), and nothing that names their classes"
         doubts = [NO_CLASSES]
         if parts := [name for name, split in splits.items() if list(splits.values()).count(split) > 1]:
-            doubts.append(_DOMAINS.format(and_list(parts)))
+            doubts.append(_ask_about_domains(parts, splits))
         yield Finding("imagefolder", evidence, settings, doubts=tuple(doubts), reads_images_alone=True)
         return
     folder = root

@@ -62,6 +62,13 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
         doubt = f"{path} is no array of rows and columns, as masks are"
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
         return
+    if _have_other_palettes([*heads.values()]):
+        doubt = (
+            f"the palettes of {describe(heads)} differ, so a number is not the same class in all: name the colors of "
+            "the classes in source.masks.colors"
+        )
+        yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
+        return
     if heads and is_colored(heads[first]):
         note = (
             f"{first} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
@@ -94,6 +101,14 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
     else:
         yield finding
+
+
+def _have_other_palettes(heads: Sequence[bytes]) -> bool:
+    """Returns whether PNG files have palettes of other colors; one that is cut short may be of the same."""
+    starts = [(head, head.find(b"PLTE")) for head in heads if head.startswith(b"\x89PNG")]
+    palettes = [head[at + 4 : at + 4 + int.from_bytes(head[at - 4 : at], "big")] for head, at in starts if at > 0]
+    shortest = min(map(len, palettes), default=0)
+    return len({palette[:shortest] for palette in palettes}) > 1
 
 
 def _have_two_numbers(numbers: Sequence[Mapping[int, int]]) -> bool:

@@ -156,7 +156,8 @@ def _search(probe: FolderProbe) -> list[Finding]:
     findings: list[Finding] = []
     doubted: list[Finding] = []  # below the root, of the first level that has some
     for _ in range(_DEPTH):
-        found = [each for at in level for each in _find_at(probe, at) if not _is_part_of_doubted(each, doubted)]
+        every = [each for at in level for each in _find_at(probe, at)]
+        found = [each for each in every if not _is_part_of_doubted(each, doubted, every)]
         if level == first or not all(each.doubts for each in found):
             above = [each for each in findings if layout_signs.NO_CLASSES not in each.doubts]
             findings = [*found, *above]
@@ -168,10 +169,18 @@ def _search(probe: FolderProbe) -> list[Finding]:
     return [*findings, *(each for each in doubted if each not in findings)]
 
 
-def _is_part_of_doubted(finding: Finding, above: Sequence[Finding]) -> bool:
-    """Returns whether a finding is on one split, and the same preset for all of them is in doubt."""
+def _is_part_of_doubted(finding: Finding, above: Sequence[Finding], beside: Sequence[Finding]) -> bool:
+    """Returns whether a finding is on one split or one of several folders, and its preset for all of them in doubt.
+
+    Args:
+        finding: on a folder.
+        above: findings on the folders above it.
+        beside: findings on the folders of its level.
+    """
     holder, name = posixpath.split(finding.input)
-    is_sure = not finding.doubts and not finding.reads_images_alone and folder_probe.split_meant(name) is not None
+    alike = [each for each in beside if each.preset == finding.preset and posixpath.dirname(each.input) == holder]
+    is_one = folder_probe.split_meant(name) is not None or len(alike) > 1
+    is_sure = not finding.doubts and not finding.reads_images_alone and is_one
     return is_sure and any(each.preset == finding.preset and each.input == holder for each in above)
 
 

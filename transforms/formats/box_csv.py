@@ -20,6 +20,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.annotations import syntax
+from imagebeam.transforms.formats.tables import table_heads
 from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, input_places, table_rows
 from imagebeam.transforms.sources.annotation_tables import (
@@ -100,9 +101,19 @@ class BoxCsv(base_format.ObjectFormat):
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:
         """Finds the CSV files that Roboflow writes beside the images; others are found among the tables."""
-        return folder_probe.find_exports(probe, at, "box_csv", "_annotations.csv", lambda paths: {})
+        for found in folder_probe.find_exports(probe, at, "box_csv", _EXPORT, lambda paths: {}):
+            paths = [folder.below(_EXPORT) for folder in folder_probe.split_places(probe, at)]
+            tables = [table for path in paths if (table := table_heads.read_table(probe, path)) is not None]
+            bare = [
+                f"{table.path} has no line with the names of its columns: write one above it, for boxes of corners "
+                "image,xmin,ymin,xmax,ymax,label"
+                for table in tables
+                if not table.has_header
+            ]
+            yield dataclasses.replace(found, doubts=(*found.doubts, *bare[:1]))
 
 
+_EXPORT = "_annotations.csv"  # Roboflow writes it beside the images
 _TABLES = ("data", "annotations")  # folders that often hold the CSV files beside a folder of images
 
 

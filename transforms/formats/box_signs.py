@@ -70,6 +70,62 @@ def judge(boxes: Sequence[Box], form: str, option: str) -> Judgement:
     return Judgement(notes=(f"{leave}: they are clipped at the edge; {option}.outside=reject rejects these images",))
 
 
+def judge_extents(boxes: Sequence[tuple[Sequence[float], Edges]], form: str) -> str:
+    """Returns a doubt if the outlines of objects are elsewhere than their boxes, as they are read; "" if not.
+
+    Args:
+        boxes: four numbers each as a file has them, with the box around the outline.
+        form: in which they are read.
+    """
+    fits = {each: sum(_are_near(_EDGES_OF[each](*box), edges) for box, edges in boxes) for each in _EDGES_OF}
+    better = [each for each, number in fits.items() if number == len(boxes) > 1 and fits[form] < _MANY * number]
+    if better:
+        return (
+            f"the outlines of objects fit boxes of {better[0]}, and they are read as {form}: write each as the latter"
+        )
+    elsewhere = sum(not _do_overlap(_EDGES_OF[form](*box), edges) for box, edges in boxes)
+    if elsewhere <= max(1, _MANY * len(boxes)):
+        return ""
+    return (
+        f"outlines of {elsewhere:,} of {plural.count(len(boxes), 'object')} are not in their boxes: what do these mean?"
+    )
+
+
+def judge_areas(boxes: Sequence[tuple[Sequence[float], float]], form: str) -> str:
+    """Returns a doubt if the areas that a file states are those of its boxes in another form alone; "" if not.
+
+    Args:
+        boxes: four numbers each as a file has them, with the area of the box.
+        form: in which they are read.
+    """
+
+    def are_equal(other: str) -> bool:
+        return all(abs(_area(_EDGES_OF[other](*box)) - area) <= _SLACK * area for box, area in boxes)
+
+    fitting = [each for each in _EDGES_OF if each != form and len(boxes) > 1 and are_equal(each)]
+    if not fitting or are_equal(form):
+        return ""
+    are = f"the areas of objects are those of boxes of {fitting[0]}"
+    return f"{are}, and they are read as {form}: write each as the latter"
+
+
+def _area(edges: Edges) -> float:
+    xmin, ymin, xmax, ymax = edges
+    return max(0.0, xmax - xmin) * max(0.0, ymax - ymin)
+
+
+def _are_near(edges: Edges, others: Edges) -> bool:
+    """Returns whether two boxes differ by a tenth of a side at most, or by two pixels."""
+    xmin, ymin, xmax, ymax = others
+    slack = max(2.0, 0.1 * (xmax - xmin)), max(2.0, 0.1 * (ymax - ymin))
+    return all(abs(one - other) <= slack[at % 2] for at, (one, other) in enumerate(zip(edges, others)))
+
+
+def _do_overlap(edges: Edges, others: Edges) -> bool:
+    """Returns whether two boxes have a point in common."""
+    return all(edges[at] < others[at + 2] and others[at] < edges[at + 2] for at in (0, 1))
+
+
 def as_written(edges: Edges, form: str) -> tuple[float, ...]:
     """Returns the four numbers of a box in a form."""
     return _WRITTEN[form](*edges)

@@ -16,11 +16,16 @@ from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, Change, Findin
 
 def exports(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds the JSON files that Roboflow writes."""
+    places: dict[str, _Place] = {}
 
     def settings_of(paths: Mapping[str, str]) -> dict[str, Any]:
-        return _settings_of({split: _Place(f"{path}{EXPORT}", path.rstrip("/")) for split, path in paths.items()})
+        places.update({split: _Place(f"{path}{EXPORT}", path.rstrip("/")) for split, path in paths.items()})
+        return _settings_of(places)
 
-    return folder_probe.find_exports(probe, at, "coco", EXPORT, settings_of)
+    for found in folder_probe.find_exports(probe, at, "coco", EXPORT, settings_of):
+        shape = folder_probe.shape_of_json(probe.head(posixpath.join(at, next(iter(places.values())).annotations)))
+        preset = _preset_of(EXPORT, shape) or found.preset
+        yield _judge(dataclasses.replace(found, preset=preset), probe, at, places)
 
 
 EXPORT = "_annotations.coco.json"  # Roboflow writes it beside the images
@@ -104,6 +109,8 @@ def _judge(finding: Finding, probe: FolderProbe, at: str, places: Mapping[str, _
     is_known = all({*each.splits()[1].values()} <= {split} for split, each in heads.items())
     is_used = len(places) == 1 and len({*splits.values()} - {None}) == len(splits) > 0
     doubts, notes, settings = [*finding.doubts], [*every.notes(name if is_used else "")], dict(finding.settings)
+    if all(len(probe.head(posixpath.join(at, each.annotations))) < HEAD_BYTES for each in places.values()):
+        doubts += filter(None, (each.judge_numbers() for each in heads.values()))
     if finding.preset != "coco_captions":
         judged = every.judge_boxes()
         doubts += judged.doubts
@@ -286,8 +293,9 @@ def remarks(probe: FolderProbe) -> Iterator[str]:
             continue
         if "\\" in name:
             yield f"{path} is of COCO, and is not read: write / in place of \\ in its file_name, as in {name}"
-        elif not any(posixpath.basename(name) in each.files for each in probe.seen()):
-            yield (
-                f"{path} is of COCO, and the images that it names ({name}, ...) are not here: give the folder that "
-                "holds both"
-            )
+            continue
+        base = posixpath.basename(name)
+        near = [each for each in probe.seen() if base in each.files or base in each.stems]
+        where = f"are not here: {near[0].path or 'the folder'} has {base}" if near else "are not here"
+        remedy = "write the paths of images there as file_name" if near else "give the folder that holds both"
+        yield f"{path} is of COCO, and the images that it names ({name}, ...) {where}: {remedy}"

@@ -53,8 +53,38 @@ class Heads(NamedTuple):
         sizes = {key: size for key, size in sizes.items() if _are_numbers(size)}
         largest = tuple(map(max, zip(*sizes.values()))) if sizes else None
         boxes = [(each.get("bbox"), sizes.get(each.get("image_id"), largest)) for each in self.objects]
-        usable = [(box, size) for box, size in boxes if isinstance(box, list) and len(box) == 4 and _are_numbers(box)]
+        usable = [(box, size) for box, size in boxes if isinstance(box, list) and _is_box(box)]
+        if doubt := self._judge_outlines():
+            return box_signs.Judgement((doubt,))
         return box_signs.judge(usable, box_signs.SIZED, "source.coco")
+
+    def _judge_outlines(self) -> str:
+        """Returns a doubt if the outlines of objects, or their areas where they have none, contradict their boxes."""
+        boxed = [each for each in self.objects if _is_box(each.get("bbox"))]
+        outlines = [(each["bbox"], _points_of(each.get("segmentation"))) for each in boxed]
+        outlined = [
+            (box, (min(points[::2]), min(points[1::2]), max(points[::2]), max(points[1::2])))
+            for box, points in outlines
+            if len(points) >= 6
+        ]
+        if outlined:
+            return box_signs.judge_extents(outlined, box_signs.SIZED)
+        areas = [(each["bbox"], each["area"]) for each in boxed if _are_numbers([each.get("area")]) and each["area"]]
+        return box_signs.judge_areas(areas, box_signs.SIZED)
+
+    def judge_numbers(self) -> str:
+        """Returns a doubt if objects count images from another number than the images do; "" if not.
+
+        Both must be whole.
+        """
+        known = {*_whole_numbers([each.get("id") for each in self.images])}
+        used = {*_whole_numbers([each.get("image_id") for each in self.objects])}
+        if used <= known or not any({each + by for each in used} <= known for by in (1, -1)):
+            return ""
+        return (
+            f"image_id of objects are {min(used)} to {max(used)}, and id of images {min(known)} to {max(known)}: do "
+            "both count from the same number? If not, each object is stored with the image before or after its own"
+        )
 
     def splits(self) -> tuple[str, Mapping[str, str | None]]:
         """Returns the field of images that says their splits, and its values with the splits that they mean."""
@@ -85,6 +115,20 @@ def _parse(texts: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
 
 def _fields_of(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*dict.fromkeys(name for each in entries for name in each)]
+
+
+def _whole_numbers(values: Sequence[Any]) -> Iterator[int]:
+    return (each for each in values if isinstance(each, int))
+
+
+def _is_box(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and _are_numbers(value)
+
+
+def _points_of(outline: Any) -> list[float]:
+    """Returns the coordinates of all polygons of an object; none if it has none, or run lengths."""
+    polygons = [each for each in outline if isinstance(each, list)] if isinstance(outline, list) else []
+    return [value for each in polygons if len(each) % 2 == 0 and _are_numbers(each) for value in each]
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:

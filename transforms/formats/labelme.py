@@ -106,7 +106,7 @@ class Labelme(base_format.ObjectFormat):
             heads = _heads(probe, *held[0])
             boxes, unstored = [box for head in heads for box in Shapes().boxes_in(head, {})], Shapes().unstored(heads)
             judged = box_signs.judge(boxes, Shapes.BOXES, "source.labelme")
-            doubts += judged.doubts
+            doubts += (*judged.doubts, *_of_other_images(probe, *held[0]))
             notes = (*judged.notes, *([unstored] if unstored else []))
             often = (Change("source.labelme.masks", True, "also a mask of each object"),)
             where = folder.path if is_inner else ""
@@ -142,6 +142,21 @@ def _heads(probe: folder_probe.FolderProbe, folder: folder_probe.Folder, stems: 
     """Returns the first bytes of a few files of LabelMe."""
     step = max(1, len(stems) // _NUM_HEADS)
     return [probe.head(folder.below(f"{stem}.json")) for stem in stems[::step][:_NUM_HEADS]]
+
+
+_IMAGE_PATH = re.compile(rb'"imagePath"\s*:\s*"(?:[^"]*[/\\])?([^"/\\]+)"')
+
+
+def _of_other_images(
+    probe: folder_probe.FolderProbe, folder: folder_probe.Folder, stems: Sequence[str]
+) -> Iterator[str]:
+    """Yields a doubt if a file of LabelMe states another image beside it than the one of its name, of a few files."""
+    for stem in folder_probe.spread(stems, _NUM_HEADS)[:_NUM_HEADS]:
+        match = _IMAGE_PATH.search(probe.head(folder.below(f"{stem}.json")))
+        name = match[1].decode("utf-8", "replace") if match else ""
+        if name in folder.images and posixpath.splitext(name)[0] != stem:
+            yield f"{folder.below(stem)}.json names {name} as imagePath, and would be read for the image of its name"
+            return
 
 
 def _has_flags_alone(probe: folder_probe.FolderProbe, folder: folder_probe.Folder, stems: Sequence[str]) -> bool:

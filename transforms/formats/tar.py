@@ -76,22 +76,59 @@ class Tar(base_format.Format):
             evidence = folder.count(len(names), "tar") + (
                 f" with members such as {name_some(members)}" if members else ""
             )
-            settings: dict[str, Any] = {}
-            notes: tuple[str, ...] = ()
-            if "cls" not in others:
-                settings["label"] = {"by": "none"}
-                endings = ", ".join(cells)
-                notes = (
-                    "no member names the label; for one in JSON set label.column, such as json.label; the members end "
-                    f"in {endings}",
-                )
-            doubts = () if images else ("its first members are no images",)
+            settings, notes = _settings_of(others)
+            of_splits, unsure = _find_splits(probe, at)
+            settings |= of_splits
+            doubts = unsure if images else ("its first members are no images",)
             if images and not others:
                 doubts = (
                     "nothing names labels: if the folders in the tar are classes, unpack it, and plan the folder",
                 )
             yield Finding("webdataset", evidence, settings, notes, doubts=doubts)
             return
+
+
+_TEXTS = ("txt", "caption", "caption.txt")  # cells that are texts on an image
+
+
+def _settings_of(cells: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the settings for tars whose examples have these cells beside the image, and notes on them."""
+    settings: dict[str, Any] = {} if "cls" in cells else {"label": {"by": "none"}}
+    texts = [each for each in cells if each in _TEXTS]
+    notes: tuple[str, ...] = ()
+    if "cls" not in cells:
+        notes = ("no member names the label; for one in JSON set label.column, such as json.label",)
+    if texts:
+        settings["columns"] = {each: {} for each in texts}
+        notes += (f"the texts in {folder_probe.and_list([f'.{each}' for each in texts])} are stored as columns",)
+    if left := [f".{each}" for each in cells if each not in (*_TEXTS, "cls")]:
+        notes += (f"members in {name_some(left)} are not stored unless columns names them, or keys of JSON: json.KEY",)
+    return settings, notes
+
+
+def _find_splits(probe: FolderProbe, at: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the setting for tars whose folders or names tell their splits, or a doubt if only some do."""
+    tars = [
+        (folder, name)
+        for folder in folder_probe.with_inner(probe, at)
+        for name in filter(TarSource.FILE_NAME.fullmatch, folder.files)
+    ]
+    folders = {posixpath.basename(folder.path) for folder, _ in tars if folder.path != at}
+    words = {match["split"] for _, name in tars if (match := _SPLIT.fullmatch(name))}
+    for found, how in ((folders, {"by": "directory"}), (words, {"by": "column", "column": SPLIT})):
+        splits = {name: folder_probe.split_meant(name) for name in sorted(found)}
+        meant = {*splits.values()}
+        if len(meant) == len(splits) > 1 and "train" in meant and None not in meant:
+            rename = {name: split for name, split in splits.items() if name != split}
+            return {"split": {**how, **({"rename": rename} if rename else {})}}, ()
+        if len(splits) > 1 and meant != {None}:
+            where = (
+                "folder (split.by=directory)"
+                if how["by"] == "directory"
+                else f"name (split={{by: column, column: {SPLIT}}})"
+            )
+            return {}, (f"tars may be of several splits, {name_some(sorted(found))}, by their {where}",)
+    return {}, ()
 
 
 _MAX_HEAD_BYTES = 1 << 20  # unpacked to see the first members of a tar

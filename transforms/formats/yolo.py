@@ -109,7 +109,7 @@ class Yolo(base_format.Format):
                     evidence = f"{prefix}images is beside {prefix}labels, which holds .txt files ({number:,}"
                     evidence += f" in {holder.path.removeprefix(f'{at}/')})"
                     settings, doubts = _pair(probe, folder, holder)
-                    doubts += tuple(_other_texts(probe, holder))
+                    doubts += (*_other_texts(probe, holder), *_lists_from_elsewhere(probe, at))
                     texts = [name for name in holder.ending(".txt") if name not in _CLASS_FILES][:_NUM_HEADS]
                     heads = [probe.head(holder.below(name)) for name in texts]
                     yield _with_notes(probe, at, Finding("yolo", evidence, settings, (), often, doubts=doubts), heads)
@@ -125,10 +125,19 @@ class Yolo(base_format.Format):
             if any(heads) and all(map(is_yolo, filter(None, heads))):
                 where = f" in {folder.path}" if folder in inner else ""
                 evidence = f"{folder.count_having(len(pairs), 'image')} a .txt file with boxes beside them{where}"
-                settings = {"source.yolo.images": {"train": folder_probe.prefix_of(folder, at)[:-1]}} if where else {}
+                settings = {"source.yolo.images": _splits_beside(folder, inner, at)} if where else {}
                 yield _with_notes(probe, at, Finding("yolo", evidence, settings, (), often), heads)
                 return
         yield from _find_named(probe, at, often)
+
+
+def _splits_beside(folder: folder_probe.Folder, inner: Sequence[folder_probe.Folder], at: str) -> dict[str, str]:
+    """Returns the folders of images by split: `folder`, and those beside it of other splits: obj_train_data."""
+    alike = [each for each in inner if {posixpath.splitext(name)[0] for name in each.ending(".txt")} & each.stems]
+    splits = {folder_probe.split_meant(posixpath.basename(each.path)): each for each in alike}
+    if len(splits) < len(alike) or not splits.keys() >= {"train"} or None in splits:
+        splits = {"train": folder}
+    return {str(split): folder_probe.prefix_of(each, at)[:-1] for split, each in splits.items()}
 
 
 _NUM_HEADS = 5  # label files that are looked into
@@ -254,6 +263,22 @@ def _other_texts(probe: folder_probe.FolderProbe, holder: folder_probe.Folder) -
 
 
 _NUMBERS = re.compile(rb"[-+.\de\s]+")
+
+
+def _lists_from_elsewhere(probe: folder_probe.FolderProbe, at: str) -> Iterator[str]:
+    """Yields a doubt if the first image of a list that data.yaml names is not here."""
+    try:
+        parts = find(probe.uri(at), Yolo()).parts
+    except errors.ConfigError:  # the plan says so
+        return
+    for part in parts:
+        line = next(iter(probe.head(posixpath.join(at, part.path)).split()), b"").decode("utf-8", "replace")
+        path = posixpath.normpath(posixpath.join(at, posixpath.dirname(part.path), line))
+        if part.is_list and line and not line.startswith("/") and not probe.holds(path):
+            folders = {each.split: each.path for each in _parts_of_folders(probe.uri(at), "images")}
+            shown = ", ".join(f"{split}: {folder}" for split, folder in folders.items())
+            yield f"{part.path} names {line}, which is not here: for all images set source.yolo.images={{{shown}}}"
+            return
 
 
 def is_yolo(head: bytes) -> bool:
@@ -460,37 +485,43 @@ def _keypoints(where: str, data: Mapping[str, Any]) -> int:
 
 def _parts_of_data(root: str, folder: str, where: str, data: Mapping[str, Any]) -> Iterator[input_places.Part]:
     """Yields the folders and lists that a YAML file in `folder` names."""
-    found = False
-    for split in input_places.SPLITS:
-        value = data.get(split)
-        for given in value if isinstance(value, list) else [value]:
-            if given is None or given == "":
-                continue
-            if not isinstance(given, str):
-                raise errors.ConfigError(
-                    "yolo-bad-images", f"{where!r}: {split} is {given!r}; expected a path, or a list of paths"
-                )
-            found = True
-            yield _resolve(root, folder, where, split, given, data.get("path"))
+    every = [(split, given) for split in input_places.SPLITS for given in _paths_of(where, split, data.get(split))]
+    found = [(split, given, _find_place(root, folder, split, given, data.get("path"))) for split, given in every]
+    here = [part for _, _, part in found if part is not None]
+    for split, given, part in found:
+        if part is None:
+            shown = ", ".join(f"{each.split}: {each.path}" for each in here) or "train: train/images"
+            raise errors.ConfigError(
+                "yolo-no-images",
+                f"{where!r}: {split} is {given!r}, and there is no such path below {root!r}: correct it, or name the "
+                f"folders of images of every split that is there: source.yolo.images={{{shown}}}",
+            )
+        yield part
     if not found:
         raise errors.ConfigError(
             "yolo-no-images", f"{where!r} names no images, as train, val and test; add them, or set source.yolo.images"
         )
 
 
-def _resolve(root: str, folder: str, where: str, split: str, given: str, base: Any) -> input_places.Part:
+def _paths_of(where: str, split: str, value: Any) -> Iterator[str]:
+    """Yields the paths that a YAML file has for a split."""
+    for given in value if isinstance(value, list) else [value]:
+        if given is None or given == "":
+            continue
+        if not isinstance(given, str):
+            raise errors.ConfigError(
+                "yolo-bad-images", f"{where!r}: {split} is {given!r}; expected a path, or a list of paths"
+            )
+        yield given
+
+
+def _find_place(root: str, folder: str, split: str, given: str, base: Any) -> input_places.Part | None:
     """Returns the folder or list that a path in a YAML file means, which may have been written for another machine."""
-    candidates = dict.fromkeys(_candidates(root, folder, given, base if isinstance(base, str) else ""))
-    for path in candidates:
+    for path in dict.fromkeys(_candidates(root, folder, given, base if isinstance(base, str) else "")):
         kind = input_places.kind_of(storage.join(root, path) if path else root)
         if kind in (storage.DIRECTORY, storage.FILE):
             return input_places.Part(split, path, kind == storage.FILE)
-    raise errors.ConfigError(
-        "yolo-no-images",
-        f"{where!r}: {split} is {given!r}, and below {root!r} there is no "
-        f"{' or '.join(map(repr, candidates)) or 'such path'}: correct it, or name the folders of images of every "
-        "split that is there, such as source.yolo.images={train: train/images}",
-    )
+    return None
 
 
 def _candidates(root: str, folder: str, given: str, base: str) -> Iterator[str]:

@@ -188,9 +188,10 @@ class AnnotationTableSource(image_source.ImageSource):
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of each split in the order of its file."""
         found, folders = image_source.ListingBuilder(), Folders()
+        named: dict[int, tuple[bytes, str]] = {}  # names of classes by id, and the file that has each first
         for split in self.splits:
             try:
-                yield from self._list_part(split, folders, found)
+                yield from self._list_part(split, folders, found, named)
             except table_rows.MissingValueError as e:
                 found.problems.append(f"{split.annotations!r}: {e}")
             except AnnotationFileError as e:
@@ -208,9 +209,21 @@ class AnnotationTableSource(image_source.ImageSource):
         return storage.join(self.root, split.folder) if split.folder else self.root
 
     def _list_part(
-        self, split: AnnotatedSplit, folders: Folders, found: image_source.ListingBuilder
+        self,
+        split: AnnotatedSplit,
+        folders: Folders,
+        found: image_source.ListingBuilder,
+        named: dict[int, tuple[bytes, str]],
     ) -> Iterator[image_source.Listing]:
         images, objects = self.read(split, found)
+        for number, text in objects.names.items():
+            first, file = named.setdefault(number, (text, split.annotations))
+            if first != text:
+                raise AnnotationFileError(
+                    f"the class {number} is {first.decode('utf-8', 'replace')!r} in {file!r} and "
+                    f"{text.decode('utf-8', 'replace')!r} in {split.annotations!r}: make both the same, or convert "
+                    "each file alone"
+                )
         for number, name in enumerate(images.names):
             try:
                 images.names[number] = name = self.find_name(split, name, folders)

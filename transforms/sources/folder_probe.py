@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 
 _IGNORED = frozenset({"__MACOSX", "$RECYCLE.BIN", "lost+found"})
 _WORD = re.compile(r"[a-z]+")
+_WITH_SPLIT = re.compile(r"(?<=.)(split|set|data|im(age|g)s?|labels?|masks?)\Z")  # trainsplit, testset
 _BEFORE_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # seg|Train, SBU|Train
 
 
@@ -263,8 +264,13 @@ def split_meant(name: str) -> str | None:
 
 def splits_named(name: str) -> set[str]:
     """Returns the splits that the words of a name mean."""
-    words = _WORD.findall(_BEFORE_CAPITAL.sub(" ", name).lower())
-    return {name_signs.SPLIT_OF_WORD[word] for word in words if word in name_signs.SPLIT_OF_WORD}
+    return {*words_of_splits(name).values()}
+
+
+def words_of_splits(name: str) -> dict[str, str]:
+    """Returns the words of a name that mean splits, in lower case, with these."""
+    words = (_WITH_SPLIT.sub("", word) for word in _WORD.findall(_BEFORE_CAPITAL.sub(" ", name).lower()))
+    return {word: name_signs.SPLIT_OF_WORD[word] for word in words if word in name_signs.SPLIT_OF_WORD}
 
 
 def may_be_split(name: str, values: Collection[str]) -> bool:

@@ -57,7 +57,22 @@ IMAGES = _any_of(f"{_ALONE}(images?|imgs?|jpegimages|originals?|photos?|pictures
 # It is one of several aligned images of an example, in the order in which they come; folders of the whole names may
 # also be parts by place or time. They are no classes if all beside it are such names, too.
 ALIGNED = (
-    *("input", "a", r"lr\w*", "low", r"noisy\w*", "raw", "pre", "before", "left", "rgb", "target", "output", "b"),
+    *(
+        "input",
+        "a",
+        r"lr\w*",
+        "low",
+        r"noisy\w*",
+        "raw",
+        "pre",
+        "before",
+        "left",
+        "rgb",
+        "target",
+        "output",
+        "out",
+        "b",
+    ),
     *(r"hr\w*", "high", r"(clean|original)\w*", "gt", "post", "after", "right", "depth", "label"),
 )
 _ROLES = _any_of(
@@ -75,7 +90,7 @@ _PARTS = _any_of(
     r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+",
     r"imagesets|meta([ _-]?(data|info\w*))?s?|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed",
     r"gt\w*|thumb(nail)?s?|assets|figures|screenshots|static|results?|outputs?|plots|@eadir|__macosx|trash|rejected",
-    r"\w+_(results?|outputs?|predictions?)|\d+\. .*(images|ground ?truths?)",
+    r"\w+_(results?|outputs?|predictions?)|\d+\. .*(images|ground ?truths?)|predict(ions?)?|inference|hold-?out",
 )
 # It is one of several parts by device, person or date. Two of them are enough to be no classes.
 _PLACES = _any_of(

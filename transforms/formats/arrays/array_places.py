@@ -12,18 +12,13 @@ from typing import NamedTuple
 from imagebeam import errors, storage
 from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.packed import array_files, found_array, packed_file
-from imagebeam.transforms.sources import input_places
+from imagebeam.transforms.sources import input_places, name_signs
 
 SHOWN_ENDS = tuple(end for end in packed_file.ARRAYS if end.startswith("."))  # file extensions that errors name
 
 _MAX_NAMED = 12
 _MAX_FOLDERS = 100  # looked into below the one that is given
-_SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("test", "testing"), "test"),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
-    "extra": "extra",
-}
+_SPLITS = {**name_signs.SPLIT_OF_WORD, "extra": "extra"}
 ORDER = ["", "train", "validation", "test", "extra"]
 _IMAGES = frozenset(("x", "image", "images", "img", "imgs", "data", "pixels"))
 _LABELS = frozenset(("y", "label", "labels", "target", "targets"))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import posixpath
-from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from imagebeam import errors, storage
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.packed import packed_file
-from imagebeam.transforms.sources import folder_probe, input_places
+from imagebeam.transforms.sources import folder_probe, input_places, name_signs
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folder, FolderProbe, name_some
+
+if TYPE_CHECKING:
+    from imagebeam.transforms.formats.arrays import array_places, find_arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +125,8 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
     from imagebeam.transforms.formats.arrays import array_places, array_source, find_arrays  # late: NumPy
 
     try:
-        roles = find_arrays.recognize(array_places.Files(probe.uri(path), looks_below=False))
+        files = array_places.Files(probe.uri(path), looks_below=False)
+        roles = find_arrays.recognize(files)
         places = [place for several in roles.images.values() for place in several]
         for place in places:
             array_places.axes_of(place, array_source.Wanted())
@@ -138,10 +142,46 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
         if "" not in roles.images:
             settings["split"] = {"by": "source"}
     shown = f"{evidence}: images in {name_some([str(place) for place in places], 2)}"
+    doubts, notes = _left_out(roles, [*files.all_arrays()])
     if wrong := [place for place in places if place.array.dtype not in ("|u1", "u1", "uint8", "<u1")]:
         note = f"{wrong[0]} is not of uint8, and images are taken as uint8, 0 to 255: save it so"
         return Finding(preset, shown, settings, doubts=(note,), input=path)
-    return Finding(preset, shown, settings, input=path)
+    return Finding(preset, shown, settings, notes, input=path, doubts=doubts)
+
+
+def _left_out(roles: find_arrays.Roles, every: Sequence[array_places.Place]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns doubts and notes on the arrays that are neither the images nor their labels.
+
+    Args:
+        roles: what the arrays are by their names.
+        every: all arrays there are.
+    """
+    images = [place for several in roles.images.values() for place in several]
+    labels = [place for several in roles.labels.values() for place in several]
+    doubts = []
+    without = [split for split in roles.images if not roles.labels.get(split)]
+    if labels and without:
+        shown = folder_probe.and_list([split or "(unnamed)" for split in without])
+        doubts.append(
+            f"{name_some([*map(str, labels)])} may be labels, and the split {shown} has none, so none is stored: to "
+            "leave it out name the arrays of the others in source.arrays.images and source.arrays.labels"
+        )
+    if "" in roles.images and len(roles.images) > 1:
+        doubts.append(f"{roles.images[''][0]} is of no split by its name, and others are: name each in source.arrays")
+    others = [each for each in every if each not in (*images, *labels, *roles.classes)]
+    lengths = {place.array.shape[0] for place in images}
+    of_images = [each for each in others if each.array.shape and lengths & {each.array.shape[0], each.array.num_values}]
+    if of_images and (not labels or any(_may_be_split(each) for each in of_images)):
+        doubts.append(
+            f"{name_some([*map(str, of_images)])} may be labels or splits of the images, and are not read: "
+            "source.arrays={images: {train: FILE#ARRAY}, labels: {train: FILE#ARRAY}} names those that are"
+        )
+        others = [each for each in others if each not in of_images]
+    return tuple(doubts), (f"further arrays are not stored: {name_some([*map(str, others)])}",) if others else ()
+
+
+def _may_be_split(place: array_places.Place) -> bool:
+    return place.array.name.rpartition("/")[2].lower() in name_signs.SPLIT_COLUMNS
 
 
 # --- pixels in tables ------------------------------------------------------------------------------------------------

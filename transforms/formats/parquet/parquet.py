@@ -107,9 +107,10 @@ class Parquet(base_format.Format):
                     settings["label.column"] = label
                 shown = ", ".join(others) or "none"
                 is_open = len(lists) > 1 and not kinds
-                doubts = (f"which column has the images of an example: {', '.join(lists)}?",) if is_open else ()
+                doubts = [f"which column has the images of an example: {', '.join(lists)}?"] if is_open else []
+                doubts += _doubts_on_versions(probe, at)
                 note = f"its other columns are not stored unless columns names them: {shown}"
-                yield Finding("parquet", evidence, settings, (note,), doubts=doubts)
+                yield Finding("parquet", evidence, settings, (note,), doubts=tuple(doubts))
                 return
 
     @classmethod
@@ -126,6 +127,17 @@ class Parquet(base_format.Format):
                         f"{plural.count(len(names), 'Parquet file')}: the column {name!r} of {folder.below(names[0])} "
                         f"holds a list of images in each row, which is not read: source.parquet.images={name} reads it"
                     )
+
+
+def _doubts_on_versions(probe: FolderProbe, at: str) -> Iterator[str]:
+    """Yields a doubt if several folders, which are no splits, hold files: Hugging Face keeps versions of a set so."""
+    held = [each for each in folder_probe.with_inner(probe, at) if each.ending(".parquet")]
+    names = [posixpath.basename(each.path) for each in held if each.path != at]
+    if len(names) > 1 and None in map(folder_probe.split_meant, names):
+        yield (
+            f"Parquet files are in several folders ({name_some(names)}), and all would be read: if each is a version "
+            "of the set, give one as --input"
+        )
 
 
 _LABEL_KEYS = ("label", "class", "target", "labels", "fine_label")

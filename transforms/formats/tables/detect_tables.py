@@ -10,7 +10,7 @@ from typing import Any
 
 from imagebeam import plural
 from imagebeam.transforms.formats.arrays import arrays
-from imagebeam.transforms.formats.tables import label_columns, table_heads
+from imagebeam.transforms.formats.tables import detect_metadata, label_columns, table_heads
 from imagebeam.transforms.sources import name_signs
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
@@ -18,7 +18,6 @@ from imagebeam.transforms.sources.folder_probe import (
     NEARLY_ALL,
     Change,
     Finding,
-    Folder,
     FolderProbe,
     name_some,
     split_meant,
@@ -41,15 +40,9 @@ def find_tables(probe: FolderProbe, at: str) -> Iterator[Finding]:
         evidence = "images.txt, image_class_labels.txt and train_test_split.txt have a line for each image"
         yield Finding("cub200", evidence)
         return
-    of_splits = [root, *(probe.look(root.below(name)) for name in root.folders if split_meant(name))]
-    metadata = [each for each in of_splits if each.ending(*_METADATA)]
-    if metadata:
-        metadata.sort(key=lambda folder: split_meant(folder.path) not in (None, "train"))  # tests have no labels
-        name = metadata[0].ending(*_METADATA)[0]
-        table = table_heads.read_table(probe, metadata[0].below(name))
-        if table is not None and "file_name" in table.columns:
-            yield from _find_metadata(probe, table, metadata, at)
-            return
+    if metadata := [*detect_metadata.find(probe, at)]:
+        yield from metadata
+        return
     folders = [root, *(probe.look(root.below(name)) for name in root.folders if name_signs.ANNOTATIONS.search(name))]
     names = [folder.below(name) for folder in folders for name in folder.ending(*table_heads.SUFFIXES)]
     tables = [table_heads.read_table(probe, path) for path in sorted(names, key=_order)[: table_heads.MAX_TABLES]]
@@ -189,9 +182,6 @@ def find_above(probe: FolderProbe, path: str) -> Iterator[Finding]:
         yield dataclasses.replace(each, doubts=(*each.doubts, *doubts))
 
 
-_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-
-
 def _order(path: str) -> tuple[int, int, str]:
     """Returns the place of a table among several: those of tests and submissions come last."""
     name = posixpath.basename(path).lower()
@@ -243,46 +233,62 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     split = label_columns.find_split(table)
     if split is not None:
         others.remove(split)
-        rename = {value: label_columns.split_of_value(value) for value in sorted(set(table.values(split)))}
-        meant = [each for each in rename.values() if each]
-        settings["split"] = {
-            "by": "column",
-            "column": split,
-            "rename": {k: v for k, v in rename.items() if v and (v != k or meant.count(v) > 1)},
-        }
-    doubts = [*_doubts_on_places(probe, at, table, places), *_doubts_on_masks(table, others)]
-    points = [name for name in others if {f"{name[:-1]}y", f"{name[:-1]}Y"} & {*others} and name.lower().endswith("_x")]
-    if len(points) > 1:
-        doubts.append(
-            f"{name_some(points)} and their _y may be points, which are not stored: "
-            "columns={points: {first: FIRST, last: LAST, list: true, type: float}} stores these and those between"
-        )
-    if split is None and (unread := label_columns.may_be_splits(table, others)):
-        doubts.append(
-            f"the column {unread[0]!r} may be the split ({name_some(sorted({*table.values(unread[0])}))}): set "
-            f"split={{by: column, column: {unread[0]}, rename: {{...}}}}, or split.by=hash if it is none"
-        )
-    elif "split" not in settings:
-        of_paths, doubt = _splits_of_paths(at, table, place)
-        settings |= of_paths
-        doubts += filter(None, [doubt])
-    if split is not None and len({*meant}) < len(meant):
-        doubts.append(f"several values of {split!r} would become one split: give them names in split.rename")
+    of_splits, doubts = _splits_of(table, split, others)
+    if not of_splits and not doubts and "split" not in settings:
+        of_splits, doubts = _splits_of_paths(at, table, place)
+    settings |= of_splits
+    doubts += (*_doubts_on_places(probe, at, table, places), *_doubts_on_masks(table, others))
+    doubts += _doubts_on_points(others)
     captions = (name for name in others if name_signs.CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
     caption = next((name for name in captions if not label_columns.are_no_labels(table.values(name))), None)
     if caption is not None:
-        notes = _not_stored(others, [caption])
+        notes = label_columns.not_stored(others, [caption])
         yield Finding("captions", evidence, settings | _store_texts(caption), notes, doubts=tuple(doubts))
         return
     flags = [name for name in others if label_columns.is_flag(table, name)]
     if (len(flags) >= 3 and len(flags) >= len(others) / 2) or 1 < len(flags) == len(others):
         settings["label"] = {"by": "columns", "columns": flags}
         text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
-        notes = ("each column of 0 and 1 is a class", *_not_stored(others, flags))
+        notes = ("each column of 0 and 1 is a class", *label_columns.not_stored(others, flags))
         yield Finding("multilabel", text, settings, notes, doubts=tuple(doubts))
         return
     for finding in _find_label(probe, table, place, others, evidence, settings):
         yield dataclasses.replace(finding, doubts=(*finding.doubts, *doubts))
+
+
+def _splits_of(table: table_heads.Table, split: str | None, others: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the settings for the splits that a column tells, and what makes them doubtful.
+
+    Args:
+        table: the beginning of a table.
+        split: the column that has the splits; None for none.
+        others: the columns but this one and that of the images.
+    """
+    if split is not None:
+        meant = {value: label_columns.split_of_value(value) for value in sorted({*table.values(split)})}
+        known = [each for each in meant.values() if each]
+        rename = {value: each for value, each in meant.items() if each and (each != value or known.count(each) > 1)}
+        doubts = []
+        if len({*known}) < len(known):
+            doubts = [f"several values of {split!r} would become one split: give them names in split.rename"]
+        return {"split": {"by": "column", "column": split, "rename": rename}}, doubts
+    if unread := label_columns.may_be_splits(table, others):
+        name = unread[0]
+        return {}, [
+            f"the column {name!r} may be the split ({name_some(sorted({*table.values(name)}))}): set "
+            f"split={{by: column, column: {name}, rename: {{...}}}}, or split.by=hash if it is none"
+        ]
+    return {}, []
+
+
+def _doubts_on_points(others: Sequence[str]) -> Iterator[str]:
+    """Yields a line if columns have the x and y of points by their names."""
+    points = [name for name in others if {f"{name[:-1]}y", f"{name[:-1]}Y"} & {*others} and name.lower().endswith("_x")]
+    if len(points) > 1:
+        yield (
+            f"{name_some(points)} and their _y may be points, which are not stored: "
+            "columns={points: {first: FIRST, last: LAST, list: true, type: float}} stores these and those between"
+        )
 
 
 def _doubts_on_places(
@@ -322,18 +328,15 @@ def _doubts_on_places(
         yield f"other folders have images of these names: for those set source.manifest.root={' or '.join(rivals[:3])}"
 
 
-def _not_stored(columns: Sequence[str], stored: Sequence[str]) -> tuple[str, ...]:
-    """Returns a note on the columns that are not among those that are stored."""
-    left = [name for name in columns if name not in stored]
-    return (f"its other columns are not stored unless columns names them: {', '.join(left)}",) if left else ()
-
-
 def _of_lists(table: table_heads.Table, place: table_heads.Place, evidence: str, settings: dict[str, Any]) -> Finding:
     """Returns the finding for a table with a list of images in each row."""
     others = [name for name in table.columns if name != place.column]
     texts = [name for name in others if name in table.lists and name_signs.CAPTIONS.fullmatch(name)]
     settings["columns"] = {name: {"list": True} for name in texts[:1]}
-    notes = (f"each row is an example with all images of the list {place.column!r}", *_not_stored(others, texts[:1]))
+    notes = (
+        f"each row is an example with all images of the list {place.column!r}",
+        *label_columns.not_stored(others, texts[:1]),
+    )
     doubts = [
         f"the column {name!r} names images, too: for one image a row set source.manifest.image={name} and images=null"
         for name in others
@@ -373,7 +376,7 @@ def _find_addresses(table: table_heads.Table, shown: str) -> Iterator[Finding]:
         "urls",
         f"{shown}; the column {named[0]!r} has addresses of web servers",
         settings,
-        _not_stored(others, texts[:1]),
+        label_columns.not_stored(others, texts[:1]),
         input=table.path,
         doubts=doubts,
     )
@@ -395,6 +398,7 @@ def _doubts_on_masks(table: table_heads.Table, others: Sequence[str]) -> Iterato
 
 
 _NUM_SEEN = 100
+_UNKNOWN = ("nan", "n/a", "null", "?")  # cells without a value
 
 
 def _find_label(
@@ -441,6 +445,11 @@ def _find_label(
         doubts += (f"the images are in the folders {name_some(folders)}: is the label {label!r}, or the folder?",)
     if name_signs.GROUPS.fullmatch(label):
         doubts += (f"the column {label!r} may say where images are from, by its name: is it the label?",)
+    if unknown := [value for value in distinct if value.casefold() in _UNKNOWN]:
+        doubts += (
+            f"{values.count(unknown[0]):,} cells of {label!r} are {unknown[0]!r}, which would be a class: empty cells "
+            "have no label",
+        )
     folded = {name.casefold() for name in distinct}
     if len(folded) < len(distinct):
         guess += (
@@ -532,66 +541,6 @@ def _find_boxes(probe: FolderProbe, at: str, table: table_heads.Table, shown: st
     yield Finding("box_csv", evidence, settings, notes, doubts=doubts)
 
 
-def _find_metadata(
-    probe: FolderProbe, table: table_heads.Table, folders: Sequence[Folder], at: str
-) -> Iterator[Finding]:
-    counts = ", ".join(f"{folder.path.removeprefix(f'{at}/') or '.'}" for folder in folders)
-    evidence = f"{posixpath.basename(table.path)} with a column file_name is in {counts}"
-    settings: dict[str, Any] = {}
-    if all(folder.path == at for folder in folders) and not any("/" in each for each in table.values("file_name")):
-        settings["split"] = HASH_SPLIT
-    others = [name for name in table.columns if name != "file_name"]
-    label, _ = label_columns.find_label(table, others)
-    notes: tuple[str, ...] = ()
-    doubts = [
-        f"the column {name!r} holds objects, which the preset does not read: convert its boxes to another format "
-        "(docs/recipes has a page for each)"
-        for name in others
-        if any(each.startswith("{") for each in table.values(name))
-    ]
-    if split := label_columns.split_that_is_there(table, others):
-        doubts.append(f"the column {split!r} may be the split: set split={{by: column, column: {split}}}")
-    above = {each.split("/")[0] for each in table.values("file_name") if "/" in each}
-    if above and all(folder.path == at for folder in folders) and not splits_in(above).keys() >= above:
-        doubts.append(f"the folders in file_name ({name_some(sorted(above))}) would be splits: are they classes?")
-    classes = {each.split("/")[-2] for each in table.values("file_name") if "/" in each}
-    if label is None and len(classes) > 1:
-        doubts.append(
-            f"the folders in file_name ({name_some(sorted(classes))}) are not stored: if they are classes, take the "
-            "preset imagefolder"
-        )
-    if label is not None and label_columns.are_texts(table.values(label)):
-        stored = f"--set 'columns={{{label}: {{type: string}}}}' stores it"
-        notes = (f"most rows have a text of their own in the column {label!r}, so it is no label: {stored}",)
-    elif label is not None:
-        settings["label"] = {"by": "column", "column": label}
-        distinct = sorted(set(table.values(label)))
-        if separator := label_columns.separator_of(distinct) or label_columns.may_be_several(distinct):
-            doubts.append(
-                f"cells of {label!r} may have several classes with {separator!r} between them: for those set "
-                f"label={{by: column, column: {label}, separator: {separator!r}}}"
-            )
-        doubts += _doubts_on_others(probe, table, folders, label)
-        notes = (f"the label is the column {label!r} ({name_some(distinct)}); for none set label={{by: none}}",)
-    notes += _not_stored(others, [label] if label is not None else [])
-    if label is not None and b"class_label" in probe.head(posixpath.join(at, "README.md")):
-        notes += (
-            "README.md names the classes of these numbers: a file of lines such as `0 cat` in label.texts stores them",
-        )
-    yield Finding("imagefolder_metadata", evidence, settings, notes, doubts=tuple(doubts))
-
-
-def _doubts_on_others(
-    probe: FolderProbe, table: table_heads.Table, folders: Sequence[Folder], label: str
-) -> Iterator[str]:
-    """Yields a doubt on each table of another split that has none of the labels of this one."""
-    for path in (each.below(posixpath.basename(table.path)) for each in folders):
-        other = table_heads.read_table(probe, path)
-        values = {*other.values(label)} if other is not None else set()
-        if values and values.isdisjoint(table.values(label)):
-            yield f"{path} has other labels ({name_some(sorted(values))}) than {table.path}: make them the same"
-
-
 def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) -> dict[str, Any]:
     folder = posixpath.dirname(table.path)
     path = table.path.removeprefix(f"{at}/")
@@ -609,20 +558,20 @@ def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) ->
     return settings
 
 
-def _splits_of_paths(at: str, table: table_heads.Table, place: table_heads.Place) -> tuple[dict[str, Any], str]:
+def _splits_of_paths(at: str, table: table_heads.Table, place: table_heads.Place) -> tuple[dict[str, Any], list[str]]:
     """Returns the setting for a table whose paths begin with the folders of splits, or a doubt if they are deeper."""
     above = [posixpath.dirname(name).removeprefix("./").split("/") for name in table.values(place.column)]
     splits = splits_in({folders[0] for folders in above})
     if place.folder == at and len({*splits.values()}) > 1 and all(folders[0] in splits for folders in above):
         rename = {name: split for name, split in splits.items() if name != split}
-        return {"split": {"by": "directory", **({"rename": rename} if rename else {})}}, ""
+        return {"split": {"by": "directory", **({"rename": rename} if rename else {})}}, []
     inner = splits_in({name for folders in above for name in folders} | {n for p in place.inside for n in p.split("/")})
     if len({*inner.values()}) < 2:
-        return {}, ""
-    return {}, (
+        return {}, []
+    return {}, [
         f"the images are in the folders {name_some(sorted(inner))}, and no column names their splits: add a column "
         "split, or set split.by=hash if they are none"
-    )
+    ]
 
 
 def _of_split_folders(probe: FolderProbe, at: str, table: table_heads.Table) -> dict[str, Any]:

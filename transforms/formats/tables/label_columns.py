@@ -112,6 +112,12 @@ def with_values(table: table_heads.Table, name: str) -> str:
     return f"{name} ({', '.join(values)})" if 1 < len(values) <= _NUM_SHOWN else name
 
 
+def not_stored(columns: Sequence[str], stored: Sequence[str]) -> tuple[str, ...]:
+    """Returns a note on the columns that are not among those that are stored."""
+    left = [name for name in columns if name not in stored]
+    return (f"its other columns are not stored unless columns names them: {', '.join(left)}",) if left else ()
+
+
 def doubts_on_boxes(table: table_heads.Table, edges: Sequence[str]) -> Iterator[str]:
     """Yields what contradicts that the rows of a table are boxes in pixels, all in one split."""
     values = [value for name in edges for value in table.values(name)]

@@ -66,7 +66,7 @@ def is_whole(probe: FolderProbe, table: Table) -> bool:
     return is_short and (extension_of(table.path) == ".parquet" or len(probe.head(table.path)) < HEAD_BYTES)
 
 
-_PATHS = (r"(.*)#\d+", r"[A-Za-z]:(?:.*[\\/])?([^\\/]+)")  # 1.jpg#0, and paths of Windows
+_PATHS = (r"(.*)#\d+", r"[A-Za-z]:(?:.*[\\/])?([^\\/]+)", r"/(?:.*/)?([^/]+)")  # 1.jpg#0, paths of other machines
 
 
 def _names_image(cell: str) -> bool:
