@@ -47,6 +47,21 @@ def test_lines_of_the_readme_work(folder: pathlib.Path, tmp_path: pathlib.Path) 
     assert "recognized  image_folder" in done.stdout and "(32, 224, 224, 3)" in done.stdout
 
 
+@pytest.mark.slow
+def test_pages_on_converting_and_on_the_output_run(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").symlink_to(folder / "build/demo/images")
+    [convert] = docs_pages.blocks("convert.md", "python")
+    result = docs_pages.run_snippet(convert)["result"]
+    assert result.catalog.counts.written == 600 and len(result.catalog.splits["train"].shards) == 16
+    plain, by_tfds = docs_pages.blocks("dataset.md", "python")
+    assert sum(1 for _ in docs_pages.run_snippet(plain)["examples"]) == 600
+    pytest.importorskip("tensorflow_datasets")
+    assert len(docs_pages.run_snippet(by_tfds)["ds"]) == 540
+
+
 # Tests that run the blocks of Python and shell of each page; what is not there needs its reason in SHOWN_ONLY.
 RUN_BY = {
     "README.md": "integration/test_docs_blocks.py",
@@ -57,6 +72,8 @@ RUN_BY = {
     "docs/coming-from/tf_example_script.md": "integration/test_coming_from.py",
     "docs/coming-from/tfds.md": "integration/test_coming_from.py",
     "docs/coming-from/webdataset.md": "integration/test_coming_from.py",
+    "docs/convert.md": "integration/test_docs_blocks.py",
+    "docs/dataset.md": "integration/test_docs_blocks.py",
     "docs/own_code.md": "unit/test_own_code_examples.py",
     "docs/reader.md": "integration/test_docs_blocks.py",
     "docs/reading.md": "unit/imagebeam/reader/test_evaluation.py",
@@ -68,8 +85,6 @@ RUN_BY = {
 }
 SHOWN_ONLY = {
     "CONTRIBUTING.md": "the targets of make are what CI runs",
-    "docs/convert.md": "test_convert.py has the same call",
-    "docs/dataset.md": "test_other_readers.py has the same lines",
     "docs/buckets.md": "test_bucket_*.py have the same calls on small images",
     "docs/drift.md": "test_update.py runs --fail-on-drift",
     "docs/formats.md": "the outline of a module, with its bodies left out",
