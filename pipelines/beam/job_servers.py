@@ -230,12 +230,13 @@ def explain_missing_jar(cause: str) -> str | None:
     )
 
 
+_NO_SPARK = "the job server does not reach its cluster: start that, or correct the server's --spark-master-url"
 # What Flink and Spark say of a cluster that cannot run a job, and what to do about it.
 _REMEDIES = {
     "java.net.ConnectException": "the job server does not reach its cluster: start that, or correct the server's "
     "--flink-master",
-    "All masters are unresponsive": "the job server does not reach its cluster: start that, or correct the server's "
-    "--spark-master-url",
+    "All masters are unresponsive": _NO_SPARK,
+    "No active SparkContext": _NO_SPARK,  # Spark 3.5 says only this, after its three attempts
     "Insufficient number of network buffers": "give a lower --parallelism, or Flink a higher "
     "taskmanager.memory.network.max",
     "NoResourceAvailableException": "the cluster has too few free slots: start more TaskManagers, or give a lower "
