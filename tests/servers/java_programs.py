@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import pathlib
+import select
 import shutil
 import subprocess
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,6 +20,67 @@ from tests.servers import cache as cache_lib
 
 SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")  # starts fast, leaves nothing in /tmp
 _DOWNLOAD_SEC = 1200  # 160 MB
+
+
+class Program:
+    """A program that answers each line of its stdin by a line of JSON.
+
+    Attributes:
+        started: what it printed first, when it was ready.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], log: pathlib.Path):
+        self._process, self._log = process, log
+        self.started = self._read_answer()
+
+    def ask(self, command: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and its answer says so
+            self._process.stdin.write(f"{command}\n")
+            self._process.stdin.flush()
+        return self._read_answer()
+
+    def _read_answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], patience.HANG_SEC)
+        line = self._process.stdout.readline() if ready else ""
+        text = self._log.read_text()[-4000:]
+        assert line, f"{self._log.stem} ended, or was silent for {patience.HANG_SEC} s: {text}"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@contextlib.contextmanager
+def run(source: pathlib.Path, main: str, folder: pathlib.Path, *arguments: object) -> Iterator[Program]:
+    """Runs the class `main` of `source` with its files in `folder`, which is its first argument and in its class path.
+
+    Skips the test where there is no Java or Maven, or no jars.
+    """
+    prepared, temporary, log = prepare(source), folder / "java", folder / f"{main}.log"
+    temporary.mkdir()
+    paths = os.pathsep.join((str(prepared), f"{prepared}/*", str(folder)))
+    command = ["java", "-Xmx512m", *SMALL, f"-Djava.io.tmpdir={temporary}", "-cp", paths, main, folder, *arguments]
+    with (
+        open(log, "w") as errors,
+        subprocess.Popen(
+            [str(each) for each in command],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield Program(process, log)
+        finally:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            try:
+                process.wait(patience.HANG_SEC)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def prepare(source: pathlib.Path) -> pathlib.Path:
