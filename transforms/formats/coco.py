@@ -220,7 +220,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
 
     def read(self, split: AnnotatedSplit, found: image_source.ListingBuilder) -> tuple[ImageTable, ObjectTable]:
         with coco_json.open_file(split.annotations) as file:
-            images = coco_json.read_images(file, self.fields.needed)
+            images = coco_json.read_images(file, self.fields.needed, is_sized=self.has_objects or bool(self.panoptic))
             if self.panoptic:
                 objects = coco_json.read_segments(file, images, self.objects, found.skipped)
             elif self.has_objects:

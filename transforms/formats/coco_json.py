@@ -48,14 +48,19 @@ class ObjectRule:
 BOXES = ObjectRule()
 
 
-def read_images(file: AnnotationFile, columns: Sequence[str]) -> ImageTable:
+def read_images(file: AnnotationFile, columns: Sequence[str], is_sized: bool = True) -> ImageTable:
     """Reads the images, with the values of `columns`.
+
+    Args:
+        file: in COCO's format.
+        columns: fields of images.
+        is_sized: whether each image must have its width and height.
 
     Raises:
         AnnotationFileError: if the file is not JSON, or names no image.
         OSError: if it cannot be read.
     """
-    images = ImageTable()
+    images = ImageTable(is_sized)
     for entry in file.items(IMAGES):
         images.add(entry, columns)
     if not images.names:

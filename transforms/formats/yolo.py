@@ -222,7 +222,7 @@ def _with_notes(probe: folder_probe.FolderProbe, at: str, finding: Finding, head
     return dataclasses.replace(finding, notes=tuple(notes), doubts=tuple(doubts))
 
 
-_OBB_FIELDS = 9  # class and four points
+_BOX_FIELDS, _OBB_FIELDS = 5, 9  # class and a box, or four points
 
 
 def _are_keypoints(line: list[bytes]) -> bool:
@@ -252,13 +252,14 @@ _BOX_LINE = re.compile(rb"\d+(\s+-?[\d.]+(e-?\d+)?){4,}\s*")
 
 
 def _other_texts(probe: folder_probe.FolderProbe, holder: folder_probe.Folder) -> Iterator[str]:
-    """Yields a doubt if a text beside images holds words, judged by the first lines of a few."""
+    """Yields a doubt if a text beside images holds words or fewer numbers, judged by the first lines of a few."""
     for name in [name for name in holder.ending(".txt") if name not in ("classes.txt", "train.txt", "val.txt")][
         :_NUM_HEADS
     ]:
         line = next(iter(probe.head(holder.below(name)).split(b"\n")), b"").strip()
-        if line and not _NUMBERS.fullmatch(line):
-            yield f"{holder.below(name)} begins with {line[:40].decode('utf-8', 'replace')!r}: no numbers, as YOLO has"
+        if line and (not _NUMBERS.fullmatch(line) or len(line.split()) < _BOX_FIELDS):
+            shown = line[:40].decode("utf-8", "replace")
+            yield f"{holder.below(name)} begins with {shown!r}: no five numbers, as YOLO has for a box"
             return
 
 
