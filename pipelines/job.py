@@ -291,11 +291,6 @@ def _settings_of(
             f"output.writer is 'beam', and --output is {output!r}: Beam's own writer is for local paths and gs://; "
             "leave output.writer out",
         )
-    if config.output.writer == "beam" and config.output.storage_options:
-        raise errors.ConfigError(
-            "beam-writer-options",
-            "output.writer is 'beam', and Beam's own writer takes no output.storage_options: leave one of the two out",
-        )
     if config.output.writer == "beam" and not storage.storage_of(output).is_local:
         from imagebeam.transforms import write_shards_with_beam  # late: imports Beam
 

@@ -60,6 +60,8 @@ class Config(pydantic.BaseModel):
                 raise ValueError(f"{secret} {given_options.REFUSED}")
         if self.output.storage_options and self.output.uri and storage.scheme_of(self.output.uri) == "file":
             raise ValueError(f"output.uri {self.output.uri!r} is local: leave output.storage_options out")
+        if self.output.storage_options and self.output.writer == "beam":
+            raise ValueError("output.writer: beam takes no output.storage_options: leave one of the two out")
         if source.pattern is not None:
             self._check_groups(listing_rules.check_pattern(source.pattern))
 

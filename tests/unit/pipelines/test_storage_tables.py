@@ -119,6 +119,8 @@ def test_what_takes_no_options_refuses_them(tmp_path: pathlib.Path) -> None:
     storage.storage_of("memory://b").write_whole("memory://b/x", b"")
     with error_texts.raises("pipeline-setting"):
         pipeline_job.make_job({"output": {**output, "uri": "memory://b/out"}, "label": {"by": "none"}})
+    with error_texts.raises("config-invalid"):
+        model.parse_config({**config, "output": {**output, "writer": "beam"}}, "the test")
     columns = {"a": {"type": "float", "transform": "z_score"}}
     transformed = model.parse_config({**config, "columns": columns, "source": {"by": "manifest"}}, "the test")
     with error_texts.raises("transform-output-unreachable"):
