@@ -885,7 +885,7 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     ),
     "arrays-of-unknown-names": (
         None,
-        ("a.npz#ans (<i8, 4) may be labels or splits of the images, and are not read: source.arrays=",),
+        ("a.npz#ans (<i8, 4) may be labels or splits of the images, and are not read; to name the labels set",),
         {"a.npz": npz(images=_PIXELS, ans=_COUNT)},
     ),
     "arrays-without-labels-of-the-test": (

@@ -85,9 +85,10 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
         return
     doubts = tuple(dict.fromkeys([*_doubts_on_classes(probe, [*with_classes.values()], "*/*/*"), *scenes]))
     if merged := [name for name in with_classes if [*map(splits.get, with_classes)].count(splits[name]) > 1]:
+        kept = ", ".join(f"{name}/*/**" for name in with_classes if name not in merged[1:])
         doubts += (
             f"{and_list(merged)} would be one split: if one is a copy or another version, leave it out by "
-            f"source.include=[{merged[0]}/*/**, ...]",
+            f"source.include='[{kept}]'",
         )
     notes += _notes_on_depth(probe, held[next(iter(with_classes))])
     yield Finding("imagefolder", evidence, settings, tuple(notes), doubts=doubts, reads_images_alone=True)

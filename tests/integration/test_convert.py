@@ -167,8 +167,8 @@ def test_converts_in_threads_of_one_process_each_end_with_their_own_dataset(
     all_started, first_ended = threading.Barrier(THREADS), threading.Event()
     add_steps = convert.add_steps
 
-    def build_together(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
-        add_steps(pipeline, job, plan_only)
+    def build_together(pipeline: beam.Pipeline, job: job_lib.Job, *arguments: Any, **named: Any) -> None:
+        add_steps(pipeline, job, *arguments, **named)
         all_started.wait(timeout=patience.HANG_SEC)  # ends the test where another thread failed
         if not job.settings.output.endswith("out0"):  # runs while the first one closes its writers
             first_ended.wait(timeout=patience.HANG_SEC)

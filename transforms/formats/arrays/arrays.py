@@ -173,11 +173,16 @@ def _left_out(roles: find_arrays.Roles, every: Sequence[array_places.Place]) -> 
     of_images = [each for each in others if each.array.shape and lengths & {each.array.shape[0], each.array.num_values}]
     if of_images and (not labels or any(_may_be_split(each) for each in of_images)):
         doubts.append(
-            f"{name_some([*map(str, of_images)])} may be labels or splits of the images, and are not read: "
-            "source.arrays={images: {train: FILE#ARRAY}, labels: {train: FILE#ARRAY}} names those that are"
+            f"{name_some([*map(str, of_images)])} may be labels or splits of the images, and are not read; to name the "
+            f"labels set source.arrays={{images: {{train: {_address(images[0])}}}, labels: {{train: "
+            f"{_address(of_images[0])}}}}}"
         )
         others = [each for each in others if each not in of_images]
     return tuple(doubts), (f"further arrays are not stored: {name_some([*map(str, others)])}",) if others else ()
+
+
+def _address(place: array_places.Place) -> str:
+    return f"{posixpath.basename(place.uri)}#{place.array.name}"
 
 
 def _may_be_split(place: array_places.Place) -> bool:
