@@ -75,7 +75,7 @@ wheel: $(INSTALLED) ## build the source distribution, and from it a wheel with a
 	@rm -rf build/wheel dist
 	@IMAGEBEAM_REQUIRE_C=1 $(BIN)/python -m build --no-isolation --outdir build/wheel . > build/wheel.log 2>&1 \
 	  || { tail -20 build/wheel.log >&2; exit 1; }
-	@PATH="$(BIN):$$PATH" $(BIN)/auditwheel repair --strip --wheel-dir dist build/wheel/*.whl >> build/wheel.log 2>&1
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --strip --wheel-dir dist build/wheel/*.whl >> build/wheel.log 2>&1
 	@cp build/wheel/*.tar.gz dist
 	@ls dist
 
