@@ -838,7 +838,8 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     "labelme-of-another-image": (
         None,
         ("0.json names 1.jpg as imagePath, and would be read for the image of its name",),
-        images("#.jpg") | files_of("#.json", LABELME.replace("{", '{"imagePath": "1.jpg", ', 1)),
+        images("#.jpg")
+        | {f"{n}.json": LABELME.replace("{", f'{{"imagePath": "{(n + 1) % 4}.jpg", ', 1) for n in range(4)},
     ),
     "palettes-that-differ": (
         None,

@@ -50,7 +50,7 @@ def test_every_other_file_is_compared_and_mended(good: pathlib.Path, dataset: pa
     content = (dataset / name).read_bytes()
     (dataset / name).write_bytes(content + b"\n")
     detail = f"{name}: the file has {len(content) + 1:,} bytes, the catalog says {len(content):,}"
-    advice = "1 of 7 other files differ from the catalog; convert again with --overwrite"
+    advice = "1 of 8 other files differ from the catalog; convert again with --overwrite"
     assert complaints(dataset) == [detail, advice]
     (dataset / name).unlink()
     missing = f"{name}: the file is missing; the catalog says {len(content):,} bytes"

@@ -26,7 +26,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
         "beam": set(),
         "recognize": {"config"},
         "runs": {"beam", "config"},
-        "messages": {"runs"},
+        "messages": {"beam", "runs"},
     },
     "transforms": {
         "packed": set(),

@@ -150,13 +150,20 @@ _IMAGE_PATH = re.compile(rb'"imagePath"\s*:\s*"(?:[^"]*[/\\])?([^"/\\]+)"')
 def _of_other_images(
     probe: folder_probe.FolderProbe, folder: folder_probe.Folder, stems: Sequence[str]
 ) -> Iterator[str]:
-    """Yields a doubt if a file of LabelMe states another image beside it than the one of its name, of a few files."""
+    """Yields a doubt if a file of LabelMe states another image beside it than the one of its name, of a few files.
+
+    Files that all state the same image are copies of one, and state nothing.
+    """
+    stated: dict[str, str] = {}
     for stem in folder_probe.spread(stems, _NUM_HEADS)[:_NUM_HEADS]:
         match = _IMAGE_PATH.search(probe.head(folder.below(f"{stem}.json")))
-        name = match[1].decode("utf-8", "replace") if match else ""
-        if name in folder.images and posixpath.splitext(name)[0] != stem:
-            yield f"{folder.below(stem)}.json names {name} as imagePath, and would be read for the image of its name"
-            return
+        stated[stem] = match[1].decode("utf-8", "replace") if match else ""
+    other = [s for s, name in stated.items() if name in folder.images and posixpath.splitext(name)[0] != s]
+    if other and len({*stated.values()}) > 1:
+        yield (
+            f"{folder.below(other[0])}.json names {stated[other[0]]} as imagePath, and would be read for the image of "
+            "its name"
+        )
 
 
 def _has_flags_alone(probe: folder_probe.FolderProbe, folder: folder_probe.Folder, stems: Sequence[str]) -> bool:

@@ -78,7 +78,7 @@ def test_every_extra_that_is_named_exists(monkeypatch: pytest.MonkeyPatch) -> No
     requirements = [each for each in errors._BY_SCHEME.values() if "imagebeam" in each]
     in_schemes = [each.removeprefix("'imagebeam[").removesuffix("]'") for each in requirements]
     named = {name for each in (*errors._EXTRAS.values(), *in_schemes) for name in each.split(",")}
-    assert len(named) == 10
+    assert len(named) == 11
     assert named < set(extras)
 
 
