@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from imagebeam.transforms.formats import box_signs
 from imagebeam.transforms.sources import folder_probe
@@ -53,7 +53,7 @@ class Heads(NamedTuple):
         sizes = {key: size for key, size in sizes.items() if _are_numbers(size)}
         largest = tuple(map(max, zip(*sizes.values()))) if sizes else None
         boxes = [(each.get("bbox"), sizes.get(each.get("image_id"), largest)) for each in self.objects]
-        usable = [(box, size) for box, size in boxes if isinstance(box, list) and _is_box(box)]
+        usable = [(box, size) for box, size in boxes if _is_box(box)]
         if doubt := self._judge_outlines():
             return box_signs.Judgement((doubt,))
         return box_signs.judge(usable, box_signs.SIZED, "source.coco")
@@ -121,7 +121,7 @@ def _whole_numbers(values: Sequence[Any]) -> Iterator[int]:
     return (each for each in values if isinstance(each, int))
 
 
-def _is_box(value: Any) -> bool:
+def _is_box(value: Any) -> TypeGuard[list[float]]:
     return isinstance(value, list) and len(value) == 4 and _are_numbers(value)
 
 
