@@ -85,6 +85,23 @@ def dota(root: pathlib.Path) -> Truth:
     return truth
 
 
+def visdrone(root: pathlib.Path) -> Truth:
+    truth: dict[str, list[Box]] = {}
+    codes, meant = {"cat": 1, "dog": 8, "zebra": 11}, {"cat": "pedestrian", "dog": "awning-tricycle", "zebra": "others"}
+    for split, numbers in (("train", range(5)), ("val", range(5, 8))):
+        found = _truth(root, f"VisDrone2019-DET-{split}/images/{{:07d}}_d.jpg", numbers)
+        for path, objects in found.items():
+            rows = [[x.xmin, x.ymin, x.xmax - x.xmin, x.ymax - x.ymin, 1, codes[x.name], 0, 1] for x in objects]
+            rows += [[1, 2, 5, 5, 0, 0, 0, 0], [2, 1, 6, 4, 0, 11, -1, -1]]
+            text = "\n".join(",".join(map(str, row)) for row in rows)
+            put(
+                (root / path.replace("/images/", "/annotations/")).with_suffix(".txt"),
+                f"{text},\n" if numbers[0] else text,
+            )
+            truth[path] = [each._replace(name=meant[each.name]) for each in objects]
+    return truth
+
+
 def wider_face(root: pathlib.Path) -> Truth:
     truth: dict[str, list[Box]] = {}
     for split, numbers in (("train", range(5)), ("val", range(5, 8))):
@@ -352,6 +369,7 @@ _SHAPES = {"object_of_other_shape": 6}
 SETS = {
     "kitti": Set("kitti", kitti, {"object_to_be_ignored": 8}, {"image_outside_splits": 8}),
     "dota": Set("dota", dota),
+    "visdrone": Set("visdrone", visdrone, {"object_to_be_ignored": 16}),
     "wider_face": Set("wider_face", wider_face, {"object_to_be_ignored": 6}),
     "mot": Set("mot", mot, {"object_to_be_ignored": 2}),
     "open_images": Set("open_images", open_images, skipped={"not_in_annotations": 2}),

@@ -85,7 +85,11 @@ def folders_of_equal_names(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
         remedy = _SIDECARS if extension in _OF_SIDECARS and where.startswith("images") else _REMEDY
         head = probe.head(folder.below(next(iter(folder.files))))
         if extension == ".txt" and where.startswith("images") and yolo.is_yolo(head):
-            remedy = "their lines are boxes of YOLO: as images/x.jpg beside labels/x.txt the preset yolo reads them"
+            images = posixpath.basename(where.removeprefix("images in "))
+            remedy = (
+                "their lines are boxes of YOLO: the preset yolo may read them with "
+                f"source.yolo.image_folder={images} and source.yolo.label_folder={posixpath.basename(folder.path)}"
+            )
         if _XML.search(head[:256]) and extension != ".xml":
             remedy = "they are XML: with .xml at the end of their names the preset voc may read them"
         holds = "hold" if others else "holds"

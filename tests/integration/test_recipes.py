@@ -65,6 +65,7 @@ def cifar100(is_binary: bool, folder: pathlib.Path) -> None:
 ANNOTATED = {  # by the name of the set, in the order of the page: the folder of its command
     "kitti": "kitti",
     "dota": "dota",
+    "visdrone": "visdrone",
     "wider_face": "wider",
     "mot": "mot",
     "open_images": "openimages",

@@ -37,9 +37,9 @@ class Annotations(base_format.ObjectFormat):
     PRESETS: ClassVar[tuple[str, ...]] = ("annotations",)
 
     syntax: _Name | None = None
-    """The syntax of the annotations. In a file for each image: `kitti`, `dota`, `supervisely`, `segment_anything`. In
-    files of many images: `wider_face`, `mot`, `open_images`, `vott` (boxes in CSV without sizes of images),
-    `run_lengths` (masks in CSV), `createml`, `via`, `label_studio`, `cvat`."""
+    """The syntax of the annotations. In a file for each image: `kitti`, `dota`, `visdrone`, `supervisely`,
+    `segment_anything`. In files of many images: `wider_face`, `mot`, `open_images`, `vott` (boxes in CSV without sizes
+    of images), `run_lengths` (masks in CSV), `createml`, `via`, `label_studio`, `cvat`."""
     files: base_format.PathsBySplit | None = None
     """Annotation files of many images below `source.uri`, by split. By default all of the syntax that are found."""
     images: base_format.PathsBySplit | None = None

@@ -1,4 +1,4 @@
-"""Syntaxes of text files: KITTI, DOTA, WIDER FACE and MOT."""
+"""Syntaxes of text files: KITTI, DOTA, VisDrone, WIDER FACE and MOT."""
 
 from __future__ import annotations
 
@@ -71,6 +71,40 @@ class Dota(syntax.Syntax):
         height, width = size
         corners = tuple(float(value) / (width, height)[place % 2] for place, value in enumerate(fields[:8]))
         return found._replace(more=(int(difficult != "0"), corners))
+
+
+class VisDrone(syntax.Syntax):
+    """VisDrone's objects: a line `left,top,width,height,score,class,truncation,occlusion` for each.
+
+    Classes are the challenge's. Ignored regions (class 0) and boxes with the score 0 are ignored.
+
+    Source: https://github.com/VisDrone/VisDrone2018-DET-toolkit
+    """
+
+    TITLE = "VisDrone"
+    UNSTORED = tuple((what, b"") for what in ("truncation", "occlusion"))
+    SUFFIXES = (".txt",)
+    MARKS = (rb"(?m)^(-?\d+,){4}[01],\d\d?,-?\d,-?\d,?\s*$",)
+    FOLDERS = (("images", "annotations"), ("images", "labels"))
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        for number, line in syntax.lines_of(file):
+            values = [value.strip() for value in line.rstrip(",").split(",")]
+            if len(values) != 8:
+                raise ValueError(
+                    f"line {number} has {len(values)} values, expected 8: left, top, width, height, score, class, "
+                    "truncation, occlusion"
+                )
+            is_ignored = "0" in values[4:6]
+            name = _VISDRONE_CLASSES.get(values[5], syntax.UNKNOWN)
+            yield Row("", f"line {number}", "" if is_ignored else name, values[:4])
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        return Region(syntax.box_of_size(*syntax.numbers(fields, "left", "top", "width", "height")))
+
+
+_OF_VISDRONE = "pedestrian, people, bicycle, car, van, truck, tricycle, awning-tricycle, bus, motor, others"
+_VISDRONE_CLASSES = syntax.codes_of(_OF_VISDRONE.split(", "))
 
 
 class WiderFace(syntax.Syntax):

@@ -10,6 +10,7 @@ from imagebeam.transforms.formats.annotations.syntax import Syntax
 SYNTAXES: Mapping[str, Syntax] = {
     "kitti": line_syntaxes.Kitti(),
     "dota": line_syntaxes.Dota(),
+    "visdrone": line_syntaxes.VisDrone(),
     "wider_face": line_syntaxes.WiderFace(),
     "mot": line_syntaxes.Mot(),
     "open_images": csv_syntaxes.OpenImages(),
