@@ -61,6 +61,15 @@ def _mask(count: int, scale: int = 1) -> bytes:
     return data.getvalue()
 
 
+def _instances(number: int, mode: str) -> bytes:
+    """Returns a mask with as many objects, in a mode of Pillow."""
+    numbers = np.arange(64, dtype=np.uint8).reshape(8, 8) % (number + 1)
+    picture = Image.fromarray(numbers, "P") if mode == "P" else Image.fromarray(numbers.astype(np.uint16))
+    if mode == "P":
+        picture.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 9, 9])
+    return image_sets.save(picture)
+
+
 def _tiff(number: int) -> bytes:
     return image_sets.make_image(number, "TIFF", size=(8, 8))
 
@@ -924,6 +933,52 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("the label is the column 'label' (2 different values in 20 rows: a, b)",),
         images("#.jpg", numbers=_N)
         | {"t.csv": rows("file,label,tvt", "{n}.jpg,{0},{1}", "ab", ("tr", "tr", "tr", "va", "te"))},
+    ),
+    "pairs-with-splits-in-each-folder": (
+        None,
+        ("HE, IHC hold images of the same names (0000_train_1, 0001_train_1, ...): pairs of images are no classes",),
+        images("{HE,IHC}/{train,test}/000#_train_1.png"),
+    ),
+    "numbered-views": (
+        None,
+        ("depth-map, left-image hold images of the same names (2018-07-0, 2018-07-1, ...)",),
+        images("left-image/2018-07-#.jpg", "depth-map/2018-07-#.png"),
+    ),
+    "numbered-frames-of-two-sensors": (
+        None,
+        ("crop_visible, cropinfrared hold images of the same names (FLIR_0000, FLIR_0001, ...)",),
+        images("{crop_visible,cropinfrared}/FLIR_000#.jpg"),
+    ),
+    "instances-with-a-palette": (
+        None,
+        ("PedMasks/P00000_mask.png and 3 other masks (no more were looked at) have the numbers from 0 to that of",),
+        images("PNGImages/P0000#.png") | {f"PedMasks/P0000{n}_mask.png": _instances(n + 1, "P") for n in range(4)},
+    ),
+    "instances-of-16-bits": (
+        None,
+        ("masks/P00000.png and 3 other masks (no more were looked at) have the numbers from 0 to that of",),
+        images("images/P0000#.png") | {f"masks/P0000{n}.png": _instances(n + 1, "I;16") for n in range(4)},
+    ),
+    "masks-beside-images-two-levels-down": (
+        None,
+        ("f_0_endo_color_mask.png has the name of f_0_endo.png beside it, and more",),
+        images("{video1,video2}/clip/f_#_{endo,endo_mask,endo_color_mask}.png"),
+    ),
+    "scores-before-names-in-another-case": (
+        None,
+        (
+            "distorted_images, reference_images: names of parts of a data set, not of classes",
+            "mos.txt names images (I00_A_1.png, I01_A_1.png, ...), and is not read",
+        ),
+        images("distorted_images/i0#_a_1.png", "reference_images/i0#.png")
+        | {"mos.txt": "".join(f"5.{n} I0{n}_A_1.png\n" for n in range(4))},
+    ),
+    "lists-of-folders-with-masks": (
+        None,
+        ("train.txt, val.txt name folders of images, each some of them, and are not read",),
+        images("data/{1_a,2_b,3_c}/origin/0#.jpg")
+        | {f"data/{clip}/mask/0{n}.png": _mask(2) for clip in ("1_a", "2_b", "3_c") for n in range(4)}
+        | {"train.txt": "1_a\n2_b\n", "val.txt": "3_c\n"},
     ),
     "other-files": (
         "coco",

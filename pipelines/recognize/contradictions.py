@@ -14,22 +14,30 @@ from imagebeam.transforms.formats.base_format import format_of
 from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
+_PAGE = "for pairs see docs/recipes/pairs.md"
+_WORD = re.compile(r"[^\W\d_]+")
 _NUMBERS = re.compile(r"(\d+)")
 _NUMBER_AFTER = re.compile(r"[_\-. ]+\d+\Z")
 _ENDING = re.compile(r"[_\-. ][^_\-. \d]+\Z")
 _NUM_FOLDERS = 6  # folders of images that are compared
 
 
-def aligned(probe: FolderProbe, holder: Folder) -> str:
+def aligned(probe: FolderProbe, holder: Folder, inner: str = "") -> str:
     """Returns in words that folders hold images of the same names, as pairs do and classes do not; "" if not.
 
     Numbers without gaps are no such names, as classes have them, too: there the sizes of a few images must differ
     from each other, and be the same or in the same proportion in all folders.
+
+    Args:
+        probe: of the data set.
+        holder: of the folders.
+        inner: folder in each of them that has its images.
     """
-    looked = [probe.with_images(each.path) for each in probe.some(holder, holder.folders, _NUM_FOLDERS)]
-    if parts := next(filter(None, (_beside_of_other_format(each) for each in looked if each is not None)), None):
+    folders = [posixpath.join(name, inner) if inner else name for name in holder.folders]
+    looked = [probe.with_images(each.path) for each in probe.some(holder, folders, _NUM_FOLDERS)]
+    if parts := next(filter(None, (_beside_of_other_kind(each) for each in looked if each is not None)), None):
         return f"{parts[0]} has the name of {parts[1]} beside it, and more: they may be parts of one example"
-    held = [each for each in probe.some(holder, holder.folders, _NUM_FOLDERS) if each.images and each.is_whole]
+    held = [each for each in probe.some(holder, folders, _NUM_FOLDERS) if each.images and each.is_whole]
     if not held or len(held[0].stems) < 2:
         return ""
     if len(held) > 1 and (files := _files_of_an_example(held)):
@@ -40,11 +48,12 @@ def aligned(probe: FolderProbe, holder: Folder) -> str:
     if longer := _longer_names(held):
         return (
             f"each image in {longer[1].path} has the name of one in {longer[0].path}, and more: they may be pairs, no "
-            "classes"
+            f"classes ({_PAGE})"
         )
     if endings := paired_endings(held[0].stems):
         return (
-            f"each image in {held[0].path} has one of the endings {name_some(endings)}: they may be pairs, no classes"
+            f"each image in {held[0].path} has one of the endings {name_some(endings)}: they may be pairs, no classes "
+            f"({_PAGE})"
         )
     if len(held) < 2:
         return ""
@@ -53,15 +62,16 @@ def aligned(probe: FolderProbe, holder: Folder) -> str:
     common = held[0].stems.intersection(*(each.stems for each in held[1:]))
     if len(held) < 2 or len(common) < folder_probe.NEARLY_ALL * max(len(each.stems) for each in held):
         return ""
-    folders = [posixpath.basename(each.path) for each in held]
-    are_roles = name_signs.are_parts([_NUMBER_AFTER.sub("", each) for each in folders])  # raw-890
-    if _is_counter(common) and not are_roles and not _have_sizes_in_proportion(probe, held, sorted(common)):
+    own = [posixpath.basename(each.path.removesuffix(f"/{inner}")) for each in held]
+    are_roles = name_signs.have_roles([_NUMBER_AFTER.sub("", each) for each in own])  # raw-890
+    is_plain = _is_counter(common) and not are_roles
+    if is_plain and not _have_sizes_in_proportion(probe, held, sorted(common)):
         return ""
-    names = name_some(folders)
+    names = name_some(own)
     return (
-        f"{names} hold images of the same names ({name_some(sorted(common), 2)}): pairs of images are no classes; if "
-        "each folder is one example, write a table with a row for each (docs/recipes/tables.md, Several images in one "
-        "example)"
+        f"{names} hold images of the same names ({name_some(sorted(common), 2)}): pairs of images are no classes "
+        f"({_PAGE}); if each folder is one example, write a table with a row for each (docs/recipes/tables.md, Several "
+        "images in one example)"
     )
 
 
@@ -91,14 +101,18 @@ def _longer_names(folders: Sequence[Folder]) -> tuple[Folder, Folder] | None:
     return None
 
 
-def _beside_of_other_format(folder: Folder) -> tuple[str, str] | None:
-    """Returns an image and the one of another format whose name it begins with, if a third are so: x_seg.png."""
+def _beside_of_other_kind(folder: Folder) -> tuple[str, str] | None:
+    """Returns a mask or image of another format and the image that its name begins with, if a third are so: x_mask."""
     image_of = {posixpath.splitext(name)[0]: name for name in folder.images}
     found = {
         name: image_of[start]
         for stem, name in image_of.items()
         for start in folder_probe.beginnings(stem)
-        if start in image_of and folder_probe.extension_of(image_of[start]) != folder_probe.extension_of(name)
+        if start in image_of
+        and (
+            folder_probe.extension_of(image_of[start]) != folder_probe.extension_of(name)
+            or name_signs.MASK_ENDING.fullmatch(stem)
+        )
     }
     return next(iter(found.items())) if len(found) * 3 >= len(image_of) and found else None
 
@@ -114,7 +128,9 @@ def paired_endings(stems: Collection[str]) -> list[str]:
 
 
 def _is_counter(stems: Collection[str]) -> bool:
-    """Returns whether names differ in one number alone, which has no gaps: 0_100, 1_100."""
+    """Returns whether names differ in one number alone, which has no gaps, and say nothing else: 0_100, 1_100."""
+    if not all(len(word) == 1 or name_signs.COUNTED.search(word) for stem in stems for word in _WORD.findall(stem)):
+        return False
     parts = [*zip(*map(_NUMBERS.split, stems))]
     varying = [{*each} for each in parts if len({*each}) > 1]
     if len({len(_NUMBERS.split(stem)) for stem in stems}) > 1 or len(varying) != 1 or not _are_decimal(varying[0]):

@@ -213,7 +213,9 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
         {name for folder, known in zip(looked, splits) for name in folder.folders if name not in known}
     ):
         doubts.append(f"{name_some(root.folders)} also hold {name_some(others)}: each may be a data set of its own")
-    inner = probe.look(looked[0].below(next(iter(splits[0]))))
+    first = next(iter(splits[0]))
+    doubts += filter(None, [contradictions.aligned(probe, root, first)])
+    inner = probe.look(looked[0].below(first))
     if not inner.images and len(inner.folders) > 1:  # canon/train/cat/x.jpg
         doubts.append(
             f"the images are in the folders {name_some(inner.folders)} of {inner.path}: for these as the classes set "

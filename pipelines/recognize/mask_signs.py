@@ -93,7 +93,7 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
     elif _have_two_numbers(numbers):
         doubt = f"{describe(heads)} have 1 in some and 255 in others: make them one class first"
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
-    elif _are_instances(numbers):
+    elif _are_instances([mask_pixels.count_numbers(head, all_modes=True) for head in heads.values()]):
         doubt = f"{describe(heads)} have the numbers from 0 to that of their objects: instances, and no classes?"
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
     elif path := next((path for path, head in heads.items() if _is_measured(head)), ""):

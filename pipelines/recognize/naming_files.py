@@ -147,6 +147,7 @@ def files_that_name_images(
     """
     names, stems = ({each for folder in seen.read for each in part(folder)} for part in (_images_of, _stems_of))
     others = {each for folder in seen.images for part in (_images_of, _stems_of) for each in part(folder)}
+    folded = {each.lower() for each in names | stems if _IDENTIFIES.fullmatch(each)}
     every, stems = stems, {stem for stem in stems if _IDENTIFIES.fullmatch(stem)}
     places = {folder.below(name) for folder in seen.read for name in folder.images if folder.path}
     own = {posixpath.basename(folder.path) for folder in seen.read if folder.images and folder.path}
@@ -175,7 +176,9 @@ def files_that_name_images(
                 of_files = {
                     each for each in bases if each.endswith(_OF_IMAGES) and posixpath.splitext(each)[0] in stems
                 }
-                named = max(bases & names or bases & stems or of_files, whole, key=len)  # each folder may have a 1.jpg
+                in_other_case = {each for each in bases if each.lower() in folded}
+                named = bases & names or bases & stems or of_files or in_other_case
+                named = max(named, whole, key=len)  # each folder may have a 1.jpg
                 if not named and is_near and not is_no_split(path):  # of a list 1 and 2 may be names, too
                     firsts = {line.split()[0] for line in text.splitlines() if line.strip()}
                     named = firsts if firsts <= every else named
@@ -245,8 +248,8 @@ def mixed_splits(probe: FolderProbe) -> Iterator[Line]:
 
 
 def lists_of_folders(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
-    """Yields a line if lists name folders of images, each list some of them: as videos are divided into splits."""
-    held = {posixpath.basename(folder.path) for folder in seen.read if folder.images and folder.path}
+    """Yields a line if lists name folders with images, each list some of them: as videos are divided into splits."""
+    held = {name for folder in seen.read if folder.images and folder.path for name in folder.path.split("/")}
     found: dict[str, set[str]] = {}
     paths = [folder.below(name) for folder in seen.files for name in folder.ending(*LISTS)]
     for path in paths if len(paths) <= _NUM_LISTS else ():  # more are no lists of a whole set

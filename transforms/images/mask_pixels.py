@@ -292,24 +292,34 @@ def are_smoothed(masks: Sequence[Mapping[int, int]]) -> bool:
     return num_grays >= _MIN_GRAYS and min(dark, light) > 0 and dark + light >= _SHARE * counts.total()
 
 
-def count_numbers(mask: bytes) -> dict[int, int]:
+def count_numbers(mask: bytes, all_modes: bool = False) -> dict[int, int]:
     """Returns the numbers of the pixels of a gray mask of 8 bits, each with how many pixels have it.
 
-    Empty for a mask with a palette or colors, for a file that is broken or larger than 16 million pixels, and for one
-    that is neither PNG, BMP nor TIFF.
+    Empty for a mask with colors, for a file that is broken or larger than 16 million pixels, and for one that is
+    neither PNG, BMP nor TIFF.
+
+    Args:
+        mask: bytes of the file.
+        all_modes: also count those of a mask with a palette, or of 16 bits.
     """
     format = image_formats.sniff_format(mask)
     if format not in ("png", "bmp", "tiff"):
         return {}
     try:
         picture = pillow_decoder.open_lazily(mask, format)
-        if picture.mode != "L" or picture.width * picture.height > _MAX_PIXELS:
+        is_gray = picture.mode == "L" and _bits_of(mask, format, picture) == 8
+        if not is_gray and not (all_modes and picture.mode in ("P", *_WIDE)):
             return {}
-        if _bits_of(mask, format, picture) != 8:
+        if picture.width * picture.height > _MAX_PIXELS:
             return {}
         pillow_decoder.load(picture)
     except checked_image.BadImageError:
         return {}
+    if picture.mode in _WIDE:
+        import numpy as np
+
+        numbers, counts = np.unique(np.asarray(picture), return_counts=True)
+        return dict(zip(numbers.tolist(), counts.tolist()))
     return {number: count for number, count in enumerate(picture.histogram()) if count}
 
 

@@ -77,7 +77,7 @@ ALIGNED = (
 )
 _ROLES = _any_of(
     *ALIGNED,
-    r"list|x\d|normal|reference|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp|hazy|clear|rain(y)?|norain|foggy",
+    r"list|x\d|normal|reference|distorted|disp(arity)?|infra-?red|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp|hazy|clear|rain(y)?|norain|foggy",
     r"trans(mission)?|expert_?\w|degraded|restored|processed|edited|full|small|medium|large|label+ed",
     r"n?ir|infra-?red|vis?(ible|ual)?|thermal|opt(ical)?|sar|t1\w*|t2\w*|flair|dwi|adc|ct|mri?|pet",
     r"(cam(era)?|view)?[_ -]?(left|right|front|back|rear|top|bottom|side)([_ -](left|right))?",
@@ -133,6 +133,12 @@ def are_parts(names: Collection[str]) -> bool:
         len({*own}) == len(names) > 1 and all(map(_ROLES.fullmatch, own)) and not any(map(OFTEN_CLASSES.fullmatch, own))
     )
     return are_places or all(map(is_part, names)) or are_roles
+
+
+def have_roles(names: Collection[str]) -> bool:
+    """Returns whether folders are parts of one data set, or each name has the word of one: left-image, depth-map."""
+    words = [[each for each in re.split("[_ -]", name) if _ROLES.fullmatch(each)] for name in names]
+    return are_parts(names) or (all(words) and len({*map(tuple, words)}) > 1)
 
 
 def _without_common_words(names: Collection[str]) -> list[str]:
