@@ -15,7 +15,7 @@ from imagebeam.storage import fsspec_files, interface, remote
 
 _HIGHEST, _BEFORE_SURROGATES = "\U0010ffff", 0xD7FF
 _CONFLICT, _FAILED = 409, 412  # status codes: another conditional write at this moment; a condition that does not hold
-_UNKNOWN = (400, 405, 501)  # of servers that refuse a condition instead of ignoring it
+_UNKNOWN = (405, 501, "InvalidArgument", "NotImplemented")  # of servers that refuse a condition instead of ignoring it
 
 
 class S3Storage(fsspec_files.FsspecStorage):
@@ -140,9 +140,11 @@ class S3Storage(fsspec_files.FsspecStorage):
             try:
                 self._call(uri, "put_object", Bucket=bucket, Key=key, Body=b"", IfMatch='"0"')
             except OSError as e:
-                if _code_of(e) == "NoSuchBucket" or (status := _status_of(e)) not in (404, _FAILED, *_UNKNOWN):
-                    raise
-                self._keeps_conditions = status in (404, _FAILED)
+                status, code = _status_of(e), _code_of(e)
+                keeps = status in (404, _FAILED) and code != "NoSuchBucket"
+                if not keeps and status not in _UNKNOWN and code not in _UNKNOWN:
+                    raise  # any other 400, such as ExpiredToken, says nothing about conditions
+                self._keeps_conditions = keeps
             else:
                 self._call(uri, "delete_object", Bucket=bucket, Key=key)
                 self._keeps_conditions = False

@@ -93,6 +93,27 @@ def test_conditions_of_writes_are_those_of_the_server() -> None:
             assert store.read(f"{uri}-moved") == b"3"
 
 
+def test_refusal_that_says_nothing_about_conditions_leaves_them_on() -> None:
+    cases = [
+        ("400 InvalidToken", True),
+        ("400 AuthorizationHeaderMalformed", True),
+        ("400 KMS.KMSInvalidStateException", True),
+        ("400 InvalidArgument", False),
+        ("405 MethodNotAllowed", False),
+        ("501 NotImplemented", False),
+    ]
+    refusals = [each for refusal, is_asked_again in cases for each in (refusal, *[""] * is_asked_again)]
+    with s3.run(refusals=["400 ExpiredToken", *refusals]) as server:
+        server.bucket("locks")
+        store = storage.storage_of("s3://locks", server.options())
+        with pytest.raises(PermissionError):
+            store.create_new("s3://locks/expired", b"1")
+        for refusal, has_conditions in cases:
+            store.rebuild()  # asks again
+            assert store.create_new(f"s3://locks/{refusal}", b"1"), refusal
+            assert (store.swaps_atomically, store.replaces_in_place) == (has_conditions, has_conditions), refusal
+
+
 def test_only_one_of_several_writes_at_once_is_done(server: s3.Server) -> None:
     server.bucket("swaps")
     store, uri = storage.storage_of("s3://swaps", server.options()), "s3://swaps/lock"

@@ -6,22 +6,28 @@ import contextlib
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-# Ends with its standard input. Without conditions it ignores them, as servers do that do not know them.
+# Ends with its standard input. Arguments: names of headers that it ignores, as servers do that do not know conditions;
+# and answers to the first requests that have If-Match, such as "400 ExpiredToken".
 _SERVE = """
 import sys, threading
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug import serving
 moto, requests = DomainDispatcherApplication(create_backend_app), []
+refusals = [each for each in sys.argv[1:] if not each.startswith("HTTP_")]
 def answer(environ, start_response):
     if environ["PATH_INFO"] == "/requests":
         start_response("200 OK", [])
         return ["\\n".join(requests).encode()]
     requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}?{environ['QUERY_STRING']}")
+    if refusals and "HTTP_IF_MATCH" in environ and (refusal := refusals.pop(0)):
+        status, code = refusal.split()
+        start_response(f"{status} Refused", [])
+        return [f"<Error><Code>{code}</Code><Message>refused</Message></Error>".encode()]
     for name in sys.argv[1:]:
         environ.pop(name, None)
     return moto(environ, start_response)
@@ -75,10 +81,15 @@ class Server:
 
 
 @contextlib.contextmanager
-def run(has_conditions: bool = True) -> Iterator[Server]:
-    """Runs a server, which may ignore the conditions of writes. Skips the test where moto is not installed."""
+def run(has_conditions: bool = True, refusals: Sequence[str] = ()) -> Iterator[Server]:
+    """Runs a server. Skips the test where moto is not installed.
+
+    Args:
+        has_conditions: whether it keeps the conditions of writes, or ignores them.
+        refusals: answers to the first requests with If-Match, in this order: "STATUS CODE", or "" for its own answer.
+    """
     pytest.importorskip("moto.server")
-    command = [sys.executable, "-c", _SERVE, *([] if has_conditions else _CONDITIONS)]
+    command = [sys.executable, "-c", _SERVE, *([] if has_conditions else _CONDITIONS), *refusals]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
