@@ -121,20 +121,24 @@ def is_reference(value: Any) -> bool:
 
 def has_references(value: Any) -> bool:
     """Returns whether a mapping has references, at any depth."""
-    inner = value.values() if isinstance(value, Mapping) else ()
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return any(is_reference(each) or has_references(each) for each in inner)
 
 
 def resolve(options: Options) -> dict[str, Any]:
     """Returns options with what their references name, at any depth, as it is in this process now.
 
+    Ends of lines around it are left out: most tools that write a secret add one.
+
     Raises:
-        ConfigError: if a variable is not set, or a file cannot be read.
+        ConfigError: if a variable is not set, a file cannot be read, or there is nothing in it.
     """
     return {name: _resolve(value, f"storage_options.{name}") for name, value in options.items()}
 
 
 def _resolve(value: Any, path: str) -> Any:
+    if isinstance(value, list):
+        return [_resolve(each, f"{path}[{number}]") for number, each in enumerate(value)]
     if not isinstance(value, Mapping):
         return value
     if not is_reference(value):
@@ -143,19 +147,23 @@ def _resolve(value: Any, path: str) -> Any:
     if kind == "file":
         try:
             with open(os.path.expanduser(name), encoding="utf-8") as file:
-                return file.read().strip()
+                found = file.read()
         except (OSError, UnicodeDecodeError) as e:
             reason = getattr(e, "strerror", None) or "no UTF-8 text"
             raise errors.ConfigError(
                 "storage-secret-missing",
                 f"{path} is {{file: {name}}}, which cannot be read here ({reason}): put it there, on every worker too",
             ) from e
-    if not (found := os.environ.get(name)):
+    elif (found := os.environ.get(name, "")) == "":
         raise errors.ConfigError(
             "storage-secret-missing",
             f"{path} is {{env: {name}}}, and this process has no such variable: set it, on every worker too",
         )
-    return found
+    if not found.strip():  # most clients would log in by other means instead
+        raise errors.ConfigError(
+            "storage-secret-missing", f"{path} is {{{kind}: {name}}}, which is empty: write the secret there"
+        )
+    return found.strip("\r\n")
 
 
 def find_secret(value: Any, path: str) -> str | None:

@@ -38,6 +38,8 @@ def read_token(path: str, services: Sequence[str]) -> str | None:
     """
     try:
         data = pathlib.Path(path).read_bytes()
+        if not data.strip():
+            raise ValueError("it is empty")
         if not data.startswith(_MAGIC):
             return data.decode().strip()
         tokens = _parse(data)

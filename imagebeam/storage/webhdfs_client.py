@@ -267,7 +267,15 @@ class WebHdfsClient:
         return {name: value for name, value in (("user.name", user), ("doas", proxied)) if value is not None}
 
     def _read_token(self) -> str | None:
-        return None if self._token_file is None else hadoop_files.read_token(self._token_file, self._services)
+        if self._token_file is None:
+            return None
+        found = hadoop_files.read_token(self._token_file, self._services)
+        if found is None and self._options.get("token_file"):  # the variable's file may be for YARN alone
+            raise errors.ConfigError(
+                "hdfs-token-file",
+                f"{self._token_file} has no token of HDFS: write the file with `hdfs fetchdt`, or leave token_file out",
+            )
+        return found
 
     def _through_proxy(self, address: str) -> str:
         """Returns an address of the cluster as it is reached from here."""

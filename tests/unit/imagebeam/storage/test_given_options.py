@@ -77,14 +77,22 @@ def test_table_comes_to_a_process_with_what_is_unpickled_there() -> None:
 
 
 def test_references_are_what_they_name_in_this_process(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "secret").write_text("of file\n")
-    monkeypatch.setenv("A_SECRET", "of variable")
-    options = {"key": {"env": "A_SECRET"}, "inner": {"secret": {"file": f"{tmp_path}/secret"}, "verify": False}}
-    assert given_options.has_references(options)
-    resolved = {"key": "of variable", "inner": {"secret": "of file", "verify": False}}
+    (tmp_path / "secret").write_text("of file\r\n")
+    monkeypatch.setenv("A_SECRET", "of variable\n")
+    reference = {"file": f"{tmp_path}/secret"}
+    options = {"key": {"env": "A_SECRET"}, "inner": {"secret": reference, "verify": False}, "auth": ["me", reference]}
+    for each in (options, {"auth": ["me", reference]}):
+        assert given_options.has_references(each)
+    resolved = {"key": "of variable", "inner": {"secret": "of file", "verify": False}, "auth": ["me", "of file"]}
     assert given_options.resolve(options) == resolved
     (tmp_path / "secret").write_bytes(b"\xff")
-    for missing in ({"env": "NOT_SET"}, {"file": str(tmp_path / "nothing")}, {"file": str(tmp_path / "secret")}):
+    (tmp_path / "empty").write_text(" \n")
+    monkeypatch.setenv("EMPTY", "\n")
+    for missing in (
+        {"env": "NOT_SET"},
+        {"env": "EMPTY"},
+        *({"file": str(tmp_path / name)} for name in ("nothing", "secret", "empty")),
+    ):
         with case_tables.named(missing), error_texts.raises("storage-secret-missing"):
             storage.storage_of("gs://a", {"token": missing})
 

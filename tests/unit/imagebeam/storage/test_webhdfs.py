@@ -358,7 +358,7 @@ def test_token_of_the_cluster_is_read_from_a_file_of_hadoop(tmp_path: pathlib.Pa
 def test_token_file_that_cannot_be_read_is_refused(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "tokens"
     whole = token_file(("HDFS_DELEGATION_TOKEN", "10.0.0.1:8020", b"one"))
-    for data in (None, b"HDTS\1", whole[:-20], b"\xff\xfe"):
+    for data in (None, b"HDTS\1", whole[:-20], b"\xff\xfe", b"", b"\n", token_file(("YARN_AM_RM_TOKEN", "a:1", b"am"))):
         if data is not None:
             path.write_bytes(data)
         with case_tables.named(data), error_texts.raises("hdfs-token-file"):
