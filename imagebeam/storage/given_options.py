@@ -30,15 +30,18 @@ REFUSED = (
     "is a secret, and would be kept in job graphs and logs: give {env: NAME}, a variable, or {file: PATH}, which each "
     "process reads itself"
 )
-_SECRET = re.compile(
-    r"(?:^|_)(?:auth|authorization|cookie|credentials?|key|pass|passwd|password|secret|signature|token)(?:_|$)"
-    r"|connection_string|accesskey|secretkey",
-    re.IGNORECASE,
+# A name is that of a secret if one of its words is, or a stem anywhere in it: S3's `key`, and connectionString.
+_WORDS = frozenset({"auth", "jwt", "key", "keys", "pass", "pwd", "sas", "sig"})
+_STEMS = re.compile(
+    r"authorization|bearer|connectionstring|connstr|cookie|credential|passphrase|passwd|password|secret|signature|token"
+    r"|(?:access|account|api|private|shared)key"
 )
-_NAMES_ONE = re.compile(r"_(?:file|name|path)$", re.IGNORECASE)  # kms_key_name holds no key
-_HIDDEN_IN_ADDRESS = re.compile(r"://[^/@\s]+:[^/@\s]+@|[?&](?:sig|token|key)=", re.IGNORECASE)
-_NO_SECRETS = ("anon", "browser", "cache", "cloud", "google_default", True, False, None)  # values of `token`
-_KEY_FILE = re.compile(r"[~./].*|.*\.json")  # paths that Google's `token` may be
+_ABOUT_ONE = re.compile(r"kms|(?:file|filename|path|type|version)$")  # a key in KMS, the file of a key
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# In a text: a login in an address, a key, or a header; and parts that have names, as in ?sig=S, AccountKey=S, Cookie: S
+_SHOWN = re.compile(r"://[^/@\s:]*:[^/@\s]+@|-----BEGIN [A-Z ]*PRIVATE KEY|\b(?:basic|bearer)\s+\S", re.IGNORECASE)
+_NAMED_PART = re.compile(r"(?:^|[?&#;,\s])([\w.-]+)(?:=|:\s)\s*[^\s&;]")
+_NO_SECRETS = ("anon", "browser", "cache", "cloud", "google_default")  # values of `token`
 
 
 @contextlib.contextmanager
@@ -167,14 +170,18 @@ def _resolve(value: Any, path: str) -> Any:
 
 
 def find_secret(value: Any, path: str) -> str | None:
-    """Returns the path of an option that is, by its name, a secret, and no reference; None if there is none."""
-    if not isinstance(value, Mapping):
-        return path if isinstance(value, str) and _HIDDEN_IN_ADDRESS.search(value) else None
+    """Returns the path of the first option that is a secret itself, at any depth; None if there is none.
+
+    That is a value whose name is that of a secret, or a text that shows one, and no reference to it.
+    """
     if is_reference(value):
         return None
-    for name, each in value.items():
-        inner = f"{path}.{name}"
-        if _is_secret(str(name)) and not is_reference(each) and not (name == "token" and _is_harmless(each)):
+    if not isinstance(value, (Mapping, list, tuple)):
+        return path if isinstance(value, str) and _shows_secret(value) else None
+    named = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for name, each in named:
+        inner = f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}"
+        if _is_secret(str(name)) and not (name == "token" and _is_harmless(each)) and _is_given(each):
             return inner
         if (found := find_secret(each, inner)) is not None:
             return found
@@ -182,9 +189,23 @@ def find_secret(value: Any, path: str) -> str | None:
 
 
 def _is_secret(name: str) -> bool:
-    parted = re.sub(r"(?<=[a-z])(?=[A-Z])|-", "_", name)
-    return _SECRET.search(parted) is not None and _NAMES_ONE.search(parted) is None
+    words = [word.lower() for word in _WORD.findall(name)]
+    whole = "".join(words)
+    return _ABOUT_ONE.search(whole) is None and (not _WORDS.isdisjoint(words) or _STEMS.search(whole) is not None)
+
+
+def _is_given(value: Any) -> bool:
+    """Returns whether there is anything in a value but references, None, True and False."""
+    if value is None or isinstance(value, bool) or is_reference(value):
+        return False
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return any(_is_given(each) for each in value) if isinstance(value, (list, tuple)) else True
+
+
+def _shows_secret(text: str) -> bool:
+    return _SHOWN.search(text) is not None or any(_is_secret(name) for name in _NAMED_PART.findall(text))
 
 
 def _is_harmless(token: Any) -> bool:
-    return token in _NO_SECRETS or (isinstance(token, str) and _KEY_FILE.fullmatch(token) is not None)
+    return isinstance(token, str) and (token in _NO_SECRETS or token.endswith(".json"))  # the file of a key of Google
