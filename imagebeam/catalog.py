@@ -285,7 +285,9 @@ class Catalog:
         try:
             fields = json.loads(text)
             version = fields["format_version"]
-            if not isinstance(version, int) or not 0 < version <= FORMAT_VERSION:
+            if type(version) is not int or version < 1:
+                raise ValueError(f"its format_version is {version!r}, and must be a whole number from 1 on")
+            if version > FORMAT_VERSION:
                 raise errors.CatalogError(
                     "catalog-other-format",
                     f"{where} has format version {version!r}, and {FORMAT_VERSION} is the last one that is known here; "

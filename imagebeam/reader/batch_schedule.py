@@ -266,9 +266,14 @@ class BatchSchedule:
     def state_after(self, num_batches: int) -> record_order.ReaderState:
         """Returns the state of the job after every process has made `num_batches` batches."""
         done = self.calendar.first_place(self.start.epoch) + self.start.position + num_batches * self.records_per_batch
-        epoch = self.calendar.epoch_at(done)
-        position, carried = done - self.calendar.first_place(epoch), self.calendar.carried_at(done)
-        return dataclasses.replace(self.start, epoch=epoch, position=position, carried=carried)
+        return _at(self.start, self.calendar, done)
+
+
+def _at(state: record_order.ReaderState, calendar: Calendar, place: int) -> record_order.ReaderState:
+    """Returns a state at another place of the job."""
+    epoch = calendar.epoch_at(place)
+    position, carried = place - calendar.first_place(epoch), calendar.carried_at(place)
+    return dataclasses.replace(state, epoch=epoch, position=position, carried=carried)
 
 
 def make_schedule(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int = 1) -> BatchSchedule:
@@ -284,11 +289,12 @@ def make_schedule(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int 
         ConfigError: if a process would get no record, or the state belongs to other records or another order.
     """
     count, size = asked.process_count, asked.batch_size
-    start = epochs.first_state(asked)
+    calendar = epochs.calendar(asked)
+    first = calendar.first_place(asked.first_epoch)
+    start = _at(epochs.first_state(asked), calendar, first)
     if asked.state is not None:
         start = _restore(epochs, asked, asked.state, start)
-    calendar = epochs.calendar(asked)
-    done, first = calendar.first_place(start.epoch) + start.position, calendar.first_place(asked.first_epoch)
+    done = calendar.first_place(start.epoch) + start.position
     since = done - first
     begin, order = 0, record_order.JobOrder(epochs.order(asked), repeats=asked.repeats)
     if asked.shuffle == "global":
@@ -341,13 +347,15 @@ def _restore(
     """
     state.check(start)
     calendar = epochs.calendar(asked)
-    since = calendar.first_place(state.epoch) + state.position - calendar.first_place(state.first_epoch)
+    place = calendar.first_place(state.epoch) + state.position
+    since = place - calendar.first_place(state.first_epoch)
     is_shared = state.shuffle != "global"
-    if since < 0 or since % (state.process_count if is_shared else calendar.step_places):
+    is_between = since >= 0 and since % (state.process_count if is_shared else calendar.step_places) == 0
+    if not is_between or state != _at(state, calendar, place):
         raise errors.ConfigError(
             "state-mismatch",
-            f"position={state.position} in epoch={state.epoch} of the state is not between two batches of "
-            f"{state.process_count} processes: restore a state as state() gave it",
+            f"the state has position={state.position}, carried={state.carried} in epoch={state.epoch}, which is not "
+            f"between two batches of {state.process_count} processes: restore a state as state() gave it",
         )
     read = (start.first_epoch, start.num_epochs)
     if state.num_epochs is not None and (state.first_epoch, state.num_epochs) != read:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors
-from imagebeam.reader import record_order
 
 # Converts the value that was given for the option of a name; raises ConfigError if it is of another kind.
 Convert = Callable[[str, Any], Any]
@@ -269,15 +268,6 @@ def _to_list(value: Any) -> list[Any] | None:
         return list(value)
     except TypeError:  # an array without axes
         return None
-
-
-def state(name: str, value: Any) -> record_order.ReaderState | None:
-    """Returns a state."""
-    if isinstance(value, Mapping):
-        raise bad_value(name, value, "give imagebeam.ReaderState.from_dict of it")
-    if value is not None and not isinstance(value, record_order.ReaderState):
-        raise bad_value(name, value, "give what state() of an iterator returned")
-    return value
 
 
 def color_jitter(name: str, value: Any) -> tuple[tuple[float, float], ...] | None:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from imagebeam.reader import option_values, record_order
+
+
+def _state(name: str, value: Any) -> record_order.ReaderState | None:
+    """Returns a state."""
+    if isinstance(value, Mapping):
+        raise option_values.bad_value(name, value, "give imagebeam.ReaderState.from_dict of it")
+    if value is not None and not isinstance(value, record_order.ReaderState):
+        raise option_values.bad_value(name, value, "give what state() of an iterator returned")
+    return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +61,7 @@ class OrderOptions:
     drop_remainder: bool = option_values.option(True, option_values.truth())
     pad: bool = option_values.option(False, option_values.truth())
     deterministic: bool = option_values.option(True, option_values.truth())
-    state: record_order.ReaderState | None = option_values.option(None, option_values.state)  # noqa: RUF009
+    state: record_order.ReaderState | None = option_values.option(None, _state)  # noqa: RUF009
     shuffle_bytes: int = option_values.option(256 << 20, option_values.whole(1, 1 << 60))
     shuffle_records: int | None = option_values.option(None, option_values.whole(1, may_be_none=True))
 

@@ -12,13 +12,14 @@ import dataclasses
 import functools
 import hashlib
 import operator
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from imagebeam import errors, version
-from imagebeam.reader import record_selection
+from imagebeam.reader import option_values, record_selection
 
 _ROUNDS = 4  # The Feistel network has four; three already make a pseudo-random permutation (Luby and Rackoff, 1988)
 # Constants of splitmix64 (Steele, Lea and Flood, 2014). NumPy's arrays wrap around without a warning.
@@ -34,6 +35,8 @@ _STATE_VERSION = 1
 
 # Fields of a state that are left out of its plain values if they are these.
 _OPTIONAL = {"snapshot": None, "first_epoch": 0, "map_id": None, "repeats": 1, "buckets": None, "carried": 0}
+
+_MAX_PLACE = (1 << 53) - 1  # JSON of any language holds whole numbers up to it exactly
 
 Positions = np.ndarray  # int64 [n]
 
@@ -271,6 +274,40 @@ class BlockOrder:
         return epoch.starts[blocks] + shuffled - before
 
 
+def _blocks(name: str, value: Any) -> int | str | None:
+    """Returns a number of records or blocks, or those of the datasets of a mixture."""
+    return value if isinstance(value, str) else option_values.whole(1, _MAX_PLACE, may_be_none=True)(name, value)
+
+
+_FIELDS: Mapping[str, option_values.Convert] = {
+    "version": option_values.whole(1),
+    "seed": option_values.whole(),
+    "epoch": option_values.whole(0),
+    "position": option_values.whole(0, _MAX_PLACE),
+    "shuffle": option_values.choice(option_values.SHUFFLES),
+    "process_count": option_values.whole(1),
+    "fingerprint": option_values.text,
+    "selection": option_values.text,
+    "block_records": _blocks,
+    "window_blocks": _blocks,
+    "num_epochs": option_values.whole(1, may_be_none=True),
+    "snapshot": option_values.text,
+    "first_epoch": option_values.whole(0),
+    "map_id": option_values.text,
+    "repeats": option_values.whole(1),
+    "buckets": option_values.text,
+    "carried": option_values.whole(0, _MAX_PLACE),
+}
+
+
+def _convert_field(name: str, value: Any) -> Any:
+    """Returns the plain value of a field of a state."""
+    try:
+        return _FIELDS[name](f"{name} of the state", value)
+    except errors.ConfigError as e:
+        raise errors.ConfigError("state-unreadable", f"{e}: restore a state as state_dict() gave it") from e
+
+
 @dataclasses.dataclass(frozen=True)
 class ReaderState:
     """How far a job has read: the same value in all of its processes.
@@ -321,12 +358,8 @@ class ReaderState:
     carried: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epoch", "position", "first_epoch"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-                raise errors.ConfigError(
-                    "state-unreadable", f"{name} of the state is {value!r}; it must be a whole number from 0 on"
-                )
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _convert_field(field.name, getattr(self, field.name)))
 
     def to_dict(self) -> dict[str, int | str | None]:
         """Returns plain values, for JSON or a checkpoint, and the versions of their form and of imagebeam.
@@ -341,27 +374,26 @@ class ReaderState:
         """Returns the state that `to_dict` was called on.
 
         Raises:
-            ConfigError: if a field is missing or unknown, as in a state of a later version.
+            ConfigError: if it is no dict, if a field is missing, has a value that it cannot have, or is unknown, as in
+                a state of a later version.
         """
-        expected = {field.name for field in dataclasses.fields(cls)}
-        found = fields.get("version")
-        values = {name: value for name, value in fields.items() if name not in ("version", "imagebeam")}
-        missing, unknown = sorted(expected - set(_OPTIONAL) - set(values)), sorted(set(values) - expected)
-        if unknown or (found is not None and found != _STATE_VERSION):
-            what = f"version {found!r}, and {_STATE_VERSION} is the last one that is known here"
-            if unknown:
-                what = f"{', '.join(map(repr, unknown))}, unknown here"
-            advice = version.advise_update(fields.get("imagebeam"))
-            raise errors.ConfigError("state-unreadable", f"the state has {what}; {advice}, or begin without the state")
-        if found is None:
-            missing.append("version")
-        if missing:
+        if not isinstance(fields, Mapping):
             raise errors.ConfigError(
-                "state-unreadable",
-                f"the state has no {', '.join(missing)}: an earlier release wrote it, whose states do not say what "
-                "they belong to and cannot be restored exactly; begin without the state",
+                "state-unreadable", f"the state is {reprlib.repr(fields)}; it must be the dict of state_dict()"
             )
-        return cls(**values)
+        values = {name: value for name, value in fields.items() if name not in ("version", "imagebeam")}
+        missing = sorted(_FIELDS.keys() - set(_OPTIONAL) - set(fields))
+        unknown = ", ".join(sorted(map(repr, values.keys() - _FIELDS.keys())))
+        advice = version.advise_update(fields.get("imagebeam"))
+        if _convert_field("version", fields.get("version", _STATE_VERSION)) > _STATE_VERSION:
+            what = f"version {fields['version']}, and {_STATE_VERSION} is the last one that is known here; {advice}"
+        elif missing:
+            what = f"no {', '.join(missing)}: it is damaged, or not the whole dict of state_dict(); restore another"
+        elif unknown:
+            what = f"{unknown}, unknown here; {advice}"
+        else:
+            return cls(**values)
+        raise errors.ConfigError("state-unreadable", f"the state has {what}, or begin without the state")
 
     def check(self, reader: ReaderState) -> None:
         """Checks that a reader can go on from this state.
@@ -392,8 +424,8 @@ class ReaderState:
             advice = "give the same map and batch_map, or map_id if only their name is another"
         elif different == ["buckets"]:
             advice = (
-                "give the same; with another number of processes, the batch_size or batch_multiple with which batches "
-                "of all processes together have these sizes"
+                "give the same buckets, pad, max_enlarge and too_small; with another number of processes, the "
+                "batch_size or batch_multiple with which batches of all processes together have these sizes"
             )
         elif different[0] in ("block_records", "window_blocks"):
             advice = "they come from shuffle_records, or shuffle_bytes; give the same, or begin without the state"
@@ -404,5 +436,5 @@ def _advice_to_pin(snapshot: str | None) -> str:
     if snapshot is None:
         return ""
     if " " in snapshot:  # the state is that of a mixture
-        return "open each dataset with the snapshot of the state to go on from it; "
-    return f"open_dataset(..., snapshot={snapshot!r}) goes on from it; "
+        return "open each dataset with the snapshot of the state, if it is still there, to go on from it; "
+    return f"open_dataset(..., snapshot={snapshot!r}) goes on from it, if that snapshot is still there; "

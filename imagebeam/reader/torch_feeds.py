@@ -121,6 +121,7 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
         Raises:
             ConfigError: if it belongs to other records, another order or iterations of another length.
         """
+        dataclasses.replace(self._asked, state=state)  # refuses what is no state
         if state.num_epochs != self._asked.num_epochs:
             raise errors.ConfigError(
                 "state-mismatch",

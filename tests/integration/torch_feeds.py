@@ -9,8 +9,9 @@ import itertools
 import json
 import multiprocessing
 import pathlib
+import re
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -183,6 +184,8 @@ def test_endless_iteration_goes_on_after_a_loop_that_was_left(dataset: imagebeam
 def test_state_of_iterations_of_another_length_is_refused(dataset: imagebeam.ImageDataset) -> None:
     with error_texts.raises("state-mismatch"):
         dataset.as_torch("train", 7).restore(dataset.state_at("train", 3, 7))
+    with error_texts.raises("option-bad-value"):
+        dataset.as_torch("train", 7).restore(cast(Any, {"seed": 0}))
 
 
 @pytest.mark.parametrize("counts", [(1, 3, 2), (4, 1, 2), (2, 5, 1)])
@@ -226,6 +229,9 @@ def test_snippets_of_the_documentation_do_what_they_say(
         exec(compile(block, "snippet", "exec"), names)
     assert names["images"].dtype == torch.bfloat16 and names["labels"].dtype == torch.int64
     assert names["train"].state().first_epoch == 1  # of the second iteration
+    [of_readme] = re.findall(r"^loader = .*$", docs_pages.blocks("../README.md", "python")[0], re.MULTILINE)
+    exec(of_readme, names)
+    assert next(iter(names["loader"]))["image"].shape == (32, 3, 224, 224)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

@@ -210,11 +210,17 @@ def test_global_order_of_compressed_shards_is_refused() -> None:
         state_of(SelectionEpochs(restarts.select_all([50], is_compressed=True)), shuffle="global")
 
 
-def test_state_between_two_processes_is_refused() -> None:
-    options = {"process_count": 2, "shuffle": None}
-    state = dataclasses.replace(state_of(epochs_of([50]), **options), position=7)
-    with error_texts.raises("state-mismatch"):
-        state_of(epochs_of([50]), **options, state=state)
+def test_state_of_a_place_where_no_job_stops_is_refused() -> None:
+    for options, place in [
+        ({"process_count": 2, "shuffle": None}, {"position": 7}),  # between two processes
+        ({"shuffle": "global"}, {"position": 50}),  # beyond the epoch
+        ({"shuffle": "global"}, {"carried": 1}),
+        ({"shuffle": "global"}, {"first_epoch": 1}),
+    ]:
+        with case_tables.named(options, place):
+            state = dataclasses.replace(state_of(epochs_of([50]), **options), **place)
+            with error_texts.raises("state-mismatch"):
+                state_of(epochs_of([50]), **options, state=state)
 
 
 def test_first_epoch_begins_each_process_with_its_records_of_that_epoch() -> None:

@@ -253,9 +253,9 @@ def test_state_of_other_buckets_is_refused() -> None:
             begin(state=begin(**options).state_after(2))
     with error_texts.raises("state-mismatch"):
         begin(max_enlarge=5.4321, state=begin(max_enlarge=5.4320999).state_after(2))
-    shared = dataclasses.replace(begin().state_after(2), position=7)
-    with error_texts.raises("state-mismatch"):  # not between two steps
-        begin(state=shared)
+    for place in ({"position": 7}, {"carried": 9}):  # not between two steps
+        with case_tables.named(place), error_texts.raises("state-mismatch"):
+            begin(state=dataclasses.replace(begin().state_after(2), **place))
 
 
 def test_state_of_replicas_is_refused_by_one_with_other_steps() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from imagebeam.reader import record_order
 from imagebeam.reader.record_order import BlockOrder, Deal, GlobalOrder, JobOrder, ReaderState, ShardOrder
 from imagebeam.reader.record_selection import RecordSelection, Share
-from tests import error_texts
+from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import restarts
 
 OrderOfEpochs = GlobalOrder | BlockOrder | ShardOrder | JobOrder
@@ -220,19 +220,42 @@ def test_state_of_another_snapshot_of_a_mixture_is_refused() -> None:
         mixed.check(dataclasses.replace(mixed, snapshot="000002 none", fingerprint="g"))
 
 
-def test_state_of_an_earlier_release_is_refused() -> None:
-    old = {"seed": 0, "epoch": 1, "position": 5, "shuffle": "global", "process_count": 1}
-    with error_texts.raises("state-unreadable"):
-        ReaderState.from_dict(old)
+DAMAGED_STATES = {
+    "no state": None,
+    "list": [],
+    "text of JSON": json.dumps(STATE.to_dict()),
+    "no field": {},
+    "without two fields": {name: value for name, value in STATE.to_dict().items() if name not in ("seed", "version")},
+    "dict that holds it": {"reader": STATE.to_dict()},
+    "unknown field": STATE.to_dict() | {"lanes": 3},
+    "unknown field of a later release": STATE.to_dict() | {"lanes": 3, "imagebeam": "99.0.0"},
+    "version that is text": STATE.to_dict() | {"version": "1"},
+    "number that is no text": STATE.to_dict() | {"map_id": 7},
+}
+WRONG_VALUES = {
+    "seed": ["0", 0.0, False, None],
+    "epoch": [-1, 1.5, True, "3", 10**25],
+    "position": [-1, 1.5, True, "3", 10**30],
+    "shuffle": ["random", 0],
+    "process_count": [0, "1", None],
+    "block_records": [0, 1.5],
+    "num_epochs": [0, "x"],
+    "repeats": [True],
+    "carried": [-1, "x"],
+}
 
 
-def test_state_of_a_later_release_is_refused() -> None:
-    with error_texts.raises("state-unreadable"):
-        ReaderState.from_dict(STATE.to_dict() | {"lanes": 3})
+def test_state_that_is_damaged_is_refused() -> None:
+    for name, state in DAMAGED_STATES.items():
+        with case_tables.named(name), error_texts.raises("state-unreadable"):
+            ReaderState.from_dict(cast(Any, state))
+    for name, values in WRONG_VALUES.items():
+        for value in values:
+            with case_tables.named(name, value), error_texts.raises("state-unreadable"):
+                ReaderState.from_dict(STATE.to_dict() | {name: value})
 
 
-@pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
-@pytest.mark.parametrize("name", ["epoch", "position"])
-def test_state_with_a_wrong_place_is_refused(name: str, wrong: Any) -> None:
-    with error_texts.raises("state-unreadable"):
-        ReaderState.from_dict(STATE.to_dict() | {name: wrong})
+def test_state_of_numbers_of_numpy_has_plain_values() -> None:
+    numbers = {name: np.int64(value) if isinstance(value, int) else value for name, value in STATE.to_dict().items()}
+    state = ReaderState.from_dict(numbers)
+    assert state == STATE and json.dumps(state.to_dict()) == json.dumps(STATE.to_dict())
