@@ -299,6 +299,12 @@ class GcsStorage(remote.RemoteStorage):
 
     def _bucket(self, name: str) -> Any:
         client, payer = self._connected(), self._options.get("requester_pays")
+        if payer is True and not client.project:
+            raise errors.ConfigError(
+                interface.CANNOT_OPEN,
+                "storage_options has requester_pays: True, and no project is known that pays: give project, or "
+                "requester_pays: PROJECT",
+            )
         return client.bucket(name, user_project=(client.project if payer is True else payer) or None)
 
     def _blob(self, uri: str, generation: int | None = None) -> Any:

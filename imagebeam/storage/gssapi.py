@@ -9,16 +9,20 @@ Source: RFC 2744 (the C bindings of GSS-API), RFC 4178 (SPNEGO), RFC 4559 (SPNEG
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+import time
 from typing import Any
 
 from imagebeam import errors
 
 _LIBRARY = "libgssapi_krb5.so.2"
-_INITIATE, _MUTUAL = 1, 2  # GSS_C_INITIATE, GSS_C_MUTUAL_FLAG
+_INITIATE, _ACCEPT, _MUTUAL = 1, 2, 2  # GSS_C_INITIATE, GSS_C_ACCEPT, GSS_C_MUTUAL_FLAG
 _FAILED, _MORE = 0xFFFF0000, 1  # bits of errors in a status, GSS_S_CONTINUE_NEEDED
 _OF_GSS, _OF_MECHANISM = 1, 2  # kinds of a status
+_KEYS = "KRB5_CLIENT_KTNAME"
 _getting_tickets = threading.Lock()  # 32 threads that begin at once ask the KDC once
+_failures: dict[tuple[str, str | None, str | None], tuple[float, str]] = {}  # by login: when the last one was, and why
 
 
 class LoginError(Exception):
@@ -46,6 +50,7 @@ class _Pairs(ctypes.Structure):
 
 
 _SPNEGO = _Oid(6, bytes.fromhex("2b0601050502"))
+_KERBEROS = _Oid(9, bytes.fromhex("2a864886f712010202"))
 _SERVICE_NAME = _Oid(10, bytes.fromhex("2a864886f71201020104"))  # SERVICE@HOST
 _USER_NAME = _Oid(10, bytes.fromhex("2a864886f71201020101"))  # a principal
 
@@ -63,25 +68,30 @@ class Login:
                 KRB5_CLIENT_KTNAME. Without one, the ticket must be in the cache ($KRB5CCNAME).
 
         Raises:
-            ConfigError: if the system has no Kerberos.
+            ConfigError: if the system has no Kerberos, or the keytab has no key of the principal.
             LoginError: if there is no valid ticket.
         """
+        began, login = time.monotonic(), (host, principal, keytab)
         self._library = _load()
-        self._context, self._server, credential = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        self._context, self._server = ctypes.c_void_p(), ctypes.c_void_p()
         try:
             self._import_name(f"HTTP@{host}", _SERVICE_NAME, self._server)
-            try:
-                with _getting_tickets:
-                    self._acquire(principal, keytab, credential)
-                    self.token, _ = self._step(credential, b"")
-            except LoginError as e:
-                raise LoginError(f"no Kerberos ticket for HTTP@{host} ({e}): run kinit, or give a keytab") from e
+            with _getting_tickets:
+                failed, reason = _failures.get(login, (began, ""))
+                if failed > began:  # while this thread waited: a KDC that is silent takes 30 s for each attempt
+                    raise LoginError(reason)
+                try:
+                    self.token = self._begin(principal, keytab)
+                except LoginError as e:
+                    keys = self._require_key(principal, keytab)
+                    reason = f"no Kerberos ticket for HTTP@{host} ({e}): run kinit, or give a keytab"
+                    if keys:
+                        reason = f"no Kerberos ticket for HTTP@{host} by the keys in {keys!r} ({e})"
+                    _failures[login] = time.monotonic(), reason
+                    raise LoginError(reason) from e
         except BaseException:
             self.close()
             raise
-        finally:
-            if credential:
-                self._library.gss_release_cred(ctypes.byref(ctypes.c_uint32()), ctypes.byref(credential))
 
     def finish(self, answer: bytes) -> None:
         """Checks the server's own proof of who it is.
@@ -100,22 +110,58 @@ class Login:
         if self._server:
             self._library.gss_release_name(minor, ctypes.byref(self._server))
 
-    def _acquire(self, principal: str | None, keytab: str | None, credential: ctypes.c_void_p) -> None:
-        name = ctypes.c_void_p()
+    def _begin(self, principal: str | None, keytab: str | None) -> bytes:
+        """Returns the first token for the server."""
+        keys = None if keytab is None else ("client_keytab", keytab)
+        self._release(self._acquire(_KERBEROS, _INITIATE, principal, keys))  # by SPNEGO alone, no error says its cause
+        credential = self._acquire(_SPNEGO, _INITIATE, principal, keys)
+        try:
+            return self._step(credential, b"")[0]
+        finally:
+            self._release(credential)
+
+    def _require_key(self, principal: str | None, keytab: str | None) -> str | None:
+        """Returns the file with the keys, of the option or the variable; None if there is neither.
+
+        Raises:
+            ConfigError: if it has no key of the principal.
+        """
+        keys = keytab or os.environ.get(_KEYS)
+        if not keys:
+            return None
+        try:
+            self._release(self._acquire(_KERBEROS, _ACCEPT, principal, ("keytab", keys)))  # a server's: asks no KDC
+        except LoginError as e:
+            raise errors.ConfigError(
+                "kerberos-keytab",
+                f"{'keytab' if keytab else '$' + _KEYS} {keys!r} has no key of {principal or 'any user'} ({e}): give a "
+                "file that can be read here, on every worker too, with the user's key; klist -k FILE lists them",
+            ) from e
+        return keys
+
+    def _acquire(
+        self, mechanism: _Oid, usage: int, principal: str | None, keys: tuple[str, str] | None
+    ) -> ctypes.c_void_p:
+        name, credential = ctypes.c_void_p(), ctypes.c_void_p()
         if principal is not None:
             self._import_name(principal, _USER_NAME, name)
-        pair = _Pair(b"client_keytab", (keytab or "").encode())
-        store = _Pairs(1, ctypes.pointer(pair)) if keytab is not None else _Pairs(0, None)
-        mechanisms = _Oids(1, ctypes.pointer(_SPNEGO))
+        pair = _Pair(*(text.encode() for text in keys or ("", "")))
+        store = _Pairs(0, None) if keys is None else _Pairs(1, ctypes.pointer(pair))
+        mechanisms = _Oids(1, ctypes.pointer(mechanism))
         try:
             self._call(
                 "gss_acquire_cred_from",
-                *(name, 0, ctypes.byref(mechanisms), _INITIATE, ctypes.byref(store), ctypes.byref(credential)),
+                *(name, 0, ctypes.byref(mechanisms), usage, ctypes.byref(store), ctypes.byref(credential)),
                 *(None, None),
+                mechanism=mechanism,
             )
         finally:
             if name:
                 self._library.gss_release_name(ctypes.byref(ctypes.c_uint32()), ctypes.byref(name))
+        return credential
+
+    def _release(self, credential: ctypes.c_void_p) -> None:
+        self._library.gss_release_cred(ctypes.byref(ctypes.c_uint32()), ctypes.byref(credential))
 
     def _import_name(self, text: str, kind: _Oid, name: ctypes.c_void_p) -> None:
         data = text.encode()
@@ -133,18 +179,19 @@ class Login:
         )
         return self._take(made), status != _MORE
 
-    def _call(self, name: str, *arguments: Any) -> int:
+    def _call(self, name: str, *arguments: Any, mechanism: _Oid = _SPNEGO) -> int:
         minor = ctypes.c_uint32()
         status: int = getattr(self._library, name)(ctypes.byref(minor), *arguments)
         if status & _FAILED:
-            texts = [self._text(status, _OF_GSS), self._text(minor.value, _OF_MECHANISM)]
+            texts = [self._text(status, _OF_GSS, mechanism), self._text(minor.value, _OF_MECHANISM, mechanism)]
             raise LoginError(": ".join(text for text in texts if text))
         return status
 
-    def _text(self, status: int, kind: int) -> str:
+    def _text(self, status: int, kind: int, mechanism: _Oid) -> str:
         text, more = _Buffer(), ctypes.c_uint32()
         self._library.gss_display_status(
-            ctypes.byref(ctypes.c_uint32()), status, kind, ctypes.byref(_SPNEGO), ctypes.byref(more), ctypes.byref(text)
+            *(ctypes.byref(ctypes.c_uint32()), status, kind, ctypes.byref(mechanism)),
+            *(ctypes.byref(more), ctypes.byref(text)),
         )
         return self._take(text).decode(errors="replace").strip("\0. ")
 

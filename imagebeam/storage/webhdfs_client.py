@@ -7,6 +7,7 @@ import contextlib
 import getpass
 import os
 import re
+import ssl
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -242,10 +243,15 @@ class WebHdfsClient:
                     prepared, timeout=_TIMEOUT_SEC, allow_redirects=False, **self._settings_of(interface.root_of(url))
                 )
         except requests.RequestException as e:
+            if "CERTIFICATE_VERIFY_FAILED" in str(e):
+                raise _refused_certificates(interface.root_of(url), remote.cause_of(e)) from None
             reason = getattr(e.args[0] if e.args else None, "reason", None)
             is_sent = not isinstance(e, requests.ConnectTimeout) and type(reason).__name__ not in _BEFORE_SENDING
             # Without the request's address, which may have a token in it; a traceback would show that of `e`.
-            raise (ConnectionError if is_sent else NoConnectionError)(remote.cause_of(e)) from None
+            cause = remote.cause_of(e)
+            if is_sent and url.startswith("http://") and not isinstance(e, requests.Timeout):
+                cause += " (a port of TLS needs swebhdfs://)"
+            raise (ConnectionError if is_sent else NoConnectionError)(cause) from None
 
     def _settings_of(self, server: str) -> Mapping[str, Any]:
         """Returns the proxies and certificates for a server. Merging them takes 0.3 ms; a read sends three requests."""
@@ -256,6 +262,8 @@ class WebHdfsClient:
             merged = self._session.merge_environment_settings(
                 server, {}, None, verify, self._options.get("session_cert")
             )
+            if server.startswith("https:"):
+                _require_certificates(server, merged["verify"], merged["cert"])
             found = self._settings.setdefault(server, merged)
         return found
 
@@ -290,6 +298,26 @@ class WebHdfsClient:
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     """Adds no login to a request. Without this, requests looks into ~/.netrc for each one."""
     return request
+
+
+def _require_certificates(server: str, verify: Any, cert: Any) -> None:
+    """Raises ConfigError if the files of certificates cannot be read: requests would raise it for each request."""
+    path = verify if isinstance(verify, str) else None
+    try:
+        is_folder = path is not None and os.path.isdir(path)
+        context = ssl.create_default_context(cafile=None if is_folder else path, capath=path if is_folder else None)
+        if cert is not None:
+            context.load_cert_chain(*([cert] if isinstance(cert, str) else cert))
+    except OSError as e:  # also of ssl
+        raise _refused_certificates(server, f"{cert or path}: {e.strerror or e}") from e
+
+
+def _refused_certificates(server: str, reason: str) -> errors.ConfigError:
+    return errors.ConfigError(
+        "hdfs-certificate",
+        f"{server}: no connection by TLS ({reason}): give session_verify, or $REQUESTS_CA_BUNDLE, a file with the "
+        "certificates of the server's authority, and session_cert that of the client if the server asks for one",
+    )
 
 
 def _refusal(answer: requests.Response) -> RefusedError:

@@ -15,7 +15,7 @@ import pytest
 import imagebeam
 from imagebeam import storage
 from imagebeam.storage import hadoop_files, remote
-from tests import command_line, datasets, image_sets, job_graphs, lost_answers, patience
+from tests import command_line, datasets, error_texts, image_sets, job_graphs, lost_answers, patience
 from tests.servers import faults, secure_hdfs
 
 pytestmark = pytest.mark.integration
@@ -167,6 +167,9 @@ def test_missing_ticket_and_unknown_authority_are_refused_before_any_work(
     for uri, message in [
         (plain, "run kinit, or give a keytab"),
         (f"{stored.uri}/images", "certificate verify failed"),
+        (f"hdfs://{stored.cluster.https_nodes[0]}/images", "a port of TLS needs swebhdfs://"),
     ]:
         completed = command_line.call("plan", "--input", uri, "--output", tmp_path / "out")
         assert (completed.returncode, message in completed.stderr) == (2, True), completed.stderr
+    with error_texts.raises("hdfs-certificate"):
+        storage.storage_of(stored.uri).stat(f"{stored.uri}/images")

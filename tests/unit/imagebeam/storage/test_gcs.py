@@ -116,6 +116,8 @@ def test_requester_pays_with_a_project() -> None:
         ({"requester_pays": "q", "project": "p"}, "q"),
     ]:
         assert gcs.GcsStorage(options)._blob("gs://b/n").user_project == payer
+    with error_texts.raises("storage-cannot-open"):
+        gcs.GcsStorage({"requester_pays": True, "token": "ya29.abc"}).stat("gs://b/n")
 
 
 def test_every_request_has_the_payer_and_every_write_the_key() -> None:

@@ -9,6 +9,7 @@ import errno
 import http.server
 import json
 import pathlib
+import socket
 import threading
 import traceback
 import urllib.parse
@@ -285,6 +286,38 @@ def test_login_that_is_refused_is_a_fault_and_kerberos_needs_its_library(
     monkeypatch.setattr(ctypes, "CDLL", mock.Mock(side_effect=OSError))
     with error_texts.raises("package-missing"):
         webhdfs.WebHdfsStorage().stat(f"{server.uri}/a")
+
+
+def test_files_of_certificates_that_cannot_be_read_are_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.pem").write_text("x")
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
+    for name in ("none.pem", "bad.pem"):
+        path = str(tmp_path / name)
+        for options in ({"session_verify": path}, {"session_cert": path}, {"session_cert": [path, path]}):
+            with case_tables.named(options), error_texts.raises("hdfs-certificate"):
+                webhdfs.WebHdfsStorage(options).stat("swebhdfs://127.0.0.1:1/a")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
+    with error_texts.raises("hdfs-certificate"):
+        webhdfs.WebHdfsStorage().stat("swebhdfs://127.0.0.1:1/a")
+
+
+def test_answer_that_is_none_of_http_hints_at_tls() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(bytes.fromhex("15030300020250"))  # an alert of TLS
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with remote.budget(ONE_ATTEMPT_SEC), pytest.raises(storage.UnavailableError, match="needs swebhdfs://"):
+            webhdfs.WebHdfsStorage().stat(f"hdfs://127.0.0.1:{listening.getsockname()[1]}/a")
+        thread.join()
 
 
 # Several NameNodes
