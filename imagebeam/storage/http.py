@@ -37,6 +37,7 @@ class HttpStorage(fsspec_files.FsspecStorage):
     """
 
     budget_sec = 5.0
+    remembers_outages = False  # a server that sends errors for one file may have the next one
 
     def __init__(self, scheme: str, options: Mapping[str, Any] | None = None):
         """Connects to nothing yet.
@@ -144,6 +145,8 @@ class HttpStorage(fsspec_files.FsspecStorage):
 
 class _Downloads(fsspec_files.FsspecStorage):
     """The same files with a limit on silence alone: a large file may take longer than a request."""
+
+    remembers_outages = False
 
     def __init__(self, scheme: str, silence_sec: float, options: Mapping[str, Any]):
         self._silence_sec = silence_sec

@@ -23,6 +23,7 @@ _T = TypeVar("_T")
 BUDGET_SEC = 90.0  # for one operation with all its retries; HDFS notices a dead DataNode after 15 s
 CHECK_BUDGET_SEC = 3.0  # for the first look at an address, which is more likely to be wrong than down
 _FIRST_WAIT_SEC, _LONGEST_WAIT_SEC = 0.2, 8.0
+_OUTAGE_SEC = 60.0  # without a failure, after which an outage is over, though nothing has succeeded
 _RANGE_BYTES = 8 << 20  # a file that is read from front to back is read in such ranges
 _DOWNLOAD_BYTES = 32 << 20  # most that one request holds in memory; the reader runs four downloads at once
 _READ_BYTES = 1 << 20
@@ -55,13 +56,20 @@ class RemoteStorage(concurrency.RebuiltAfterFork, abc.ABC):
     """A storage without descriptors, locks and atomic renames. Thread-safe; files appear whole or not at all.
 
     A subclass tries each operation once and raises its client's own errors. This class tries again, with waits that
-    double and vary, until the budget is used up or `lasting_error` finds a permanent error.
+    double and vary, until the budget is used up or `lasting_error` finds a permanent error. The budget counts from the
+    first failure since the last success: where a storage is gone for good, the steps that clean up after its error get
+    one attempt each.
     """
 
     is_local = False
     swaps_atomically = False
     replaces_in_place = False
     budget_sec = BUDGET_SEC
+    remembers_outages = True
+
+    def __init__(self) -> None:
+        self._outages: dict[str, tuple[float, float]] = {}  # by root: times of the first and the last failure
+        super().__init__()
 
     # Implemented by a subclass.
 
@@ -317,21 +325,34 @@ class RemoteStorage(concurrency.RebuiltAfterFork, abc.ABC):
     def _retry(self, uri: str, operate: Callable[[], _T], min_attempts: int = 1) -> _T:
         """Returns the result of `operate`, tried until the budget is used up and at least `min_attempts` times."""
         seconds = min(_budget_sec.get(), self.budget_sec)
-        give_up, wait, attempts = time.monotonic() + seconds, _FIRST_WAIT_SEC, 0
+        began, root, wait, attempts = time.monotonic(), interface.root_of(uri), _FIRST_WAIT_SEC, 0
         while True:
             attempts += 1
             try:
-                return operate()
+                result = operate()
+                self._outages.pop(root, None)
+                return result
             except (errors.ImagebeamError, *_LASTING):
                 raise
             except Exception as e:  # each client has errors of its own; `lasting_error` knows which are permanent
                 lasting = self.lasting_error(e, uri) or _own_error(e)
                 if lasting is not None:
+                    self._outages.pop(root, None)
                     raise lasting from e
+                give_up = min(began, self._outage_since(root)) + seconds
                 if time.monotonic() + wait > give_up and attempts >= min_attempts:
                     raise self.final_error(e, uri, seconds) from e
             time.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(2 * wait, _LONGEST_WAIT_SEC)
+
+    def _outage_since(self, root: str) -> float:
+        """Notes a failure; returns the time of the first one since the last success."""
+        now = time.monotonic()
+        first, last = self._outages.get(root, (now, now))
+        if now > last + _OUTAGE_SEC or not self.remembers_outages:
+            first = now
+        self._outages[root] = first, now
+        return first
 
 
 def cause_of(error: Exception) -> str:

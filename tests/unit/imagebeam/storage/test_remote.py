@@ -150,6 +150,29 @@ def test_storage_that_does_not_answer_is_given_up_within_the_budget(store: StubS
     assert 2 < store.calls["read"] < 100
 
 
+def test_budget_counts_from_the_first_failure_of_an_outage(store: StubStorage) -> None:
+    clock = remote.time
+
+    def try_for(*uris: str) -> float:
+        """Returns after how many seconds a read of each address has failed."""
+        began, store.faults["read"] = clock.monotonic(), [ConnectionError("no route")] * 1000
+        for uri in uris:
+            with pytest.raises(storage.UnavailableError):
+                store.read(uri)
+        return clock.monotonic() - began
+
+    store.files["x://b/a"] = b"data"
+    assert 60 < try_for(*["x://b/a", "x://b/b"] * 5) <= 90
+    assert 60 < try_for(*["x://c/a"] * 5) <= 90
+    store.stat("x://b/a")  # it answers again
+    assert 60 < try_for(*["x://b/a"] * 5) <= 90
+    clock.sleep(100)  # nobody knows how it is now
+    assert 60 < try_for(*["x://b/a"] * 5) <= 90
+    with pytest.raises(FileNotFoundError):  # an answer, too
+        store.stat("x://b/b")
+    assert 60 < try_for(*["x://b/a"] * 5) <= 90
+
+
 def test_pages_that_fail_are_requested_again(store: StubStorage) -> None:
     store.files = {f"x://b/d/{number}": b"" for number in range(4)}
     store.faults["page"] = [ConnectionError(), ConnectionError()]
