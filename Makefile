@@ -126,7 +126,7 @@ clean: ## remove the files of builds and checks; keeps the environment (to remov
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 $(BIN)/python:
-	@$(PYTHON) -c '' 2> /dev/null || { \
+	@$(PYTHON) -c '' || { \
 	  echo "$(PYTHON) was not found; imagebeam needs Python 3.10 to 3.13: install it, or name another with make PYTHON=..." >&2; \
 	  exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \

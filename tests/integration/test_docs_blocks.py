@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 import re
@@ -36,7 +37,12 @@ def test_tutorial_prints_what_its_comments_say(
 
 
 @pytest.mark.slow
-def test_lines_of_the_readme_work(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_blocks_of_the_readme_run(
+    folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     (tmp_path / "photos").symlink_to(folder / "build/demo/images")
     install, *lines = docs_pages.blocks("../README.md", "sh")[0].splitlines()
     assert install.startswith("pip install ")
@@ -45,6 +51,14 @@ def test_lines_of_the_readme_work(folder: pathlib.Path, tmp_path: pathlib.Path) 
     done = command_line.run_other("bash", "-ec", program, cwd=tmp_path, PATH=path, PYTHONPATH=str(command_line.ROOT))
     assert done.returncode == 0, done.stderr
     assert "recognized  image_folder" in done.stdout and "(32, 224, 224, 3)" in done.stdout
+    [block] = docs_pages.blocks("../README.md", "python")
+    [of_torch] = re.findall(r"^.*as_torch.*\n", block, re.MULTILINE)  # torch_feeds.py runs it: PyTorch is not here
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        names = docs_pages.run_snippet(block.replace(of_torch, ""))
+    assert not caplog.messages
+    assert next(names["batches"])["image"].shape == (64, 224, 224, 3)
+    assert sum(batch["mask"].sum() for batch in names["test"]) + len(names["source"]) == 600
 
 
 @pytest.mark.slow
