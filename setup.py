@@ -17,6 +17,25 @@ _VERSION = re.search(r'^__version__ = "([^"]+)"$', (ROOT / "imagebeam" / "versio
 if _VERSION is None:
     raise RuntimeError('imagebeam/version.py has no line `__version__ = "..."`, which setup.py reads: add it')
 
+# Address of the repository, for the links on the page of a registry: CI sets it where it builds what is published.
+REPOSITORY = os.environ.get("IMAGEBEAM_REPOSITORY", "").rstrip("/")
+RELEASE = f"{REPOSITORY}/blob/v{_VERSION.group(1)}"
+
+
+def describe() -> str:
+    """Returns the README without relative links, which lead nowhere outside of the repository."""
+
+    def replace(link: re.Match[str]) -> str:
+        image, text, path = link.groups()
+        if REPOSITORY:
+            return f"{image}[{text}]({RELEASE.replace('/blob/', '/raw/') if image else RELEASE}/{path})"
+        return "" if image else text
+
+    text = README.read_text(encoding="utf-8") if README.exists() else ""
+    text = text.replace("  # in a clone of this repository", "").replace('".[', '"imagebeam[')
+    return re.sub(r"(!?)\[([^\]]*)\]\((?!https?:)([^)]*)\)", replace, text)
+
+
 BEAM = "apache-beam>=2.77,<3"
 BEAM_GCP = "apache-beam[gcp]>=2.77,<3"
 FSSPEC = "fsspec>=2025.3"
@@ -158,7 +177,8 @@ class BuildExtensions(build_ext.build_ext):
         if missing and REQUIRES_C:
             raise RuntimeError(
                 f"IMAGEBEAM_REQUIRE_C=1, and a C compiler finds no library {', '.join(missing)}: install them with "
-                "their headers (docs/install.md), or build without the variable"
+                "their headers (on Debian or Ubuntu apt-get install libjpeg-dev libpng-dev libturbojpeg0-dev), or "
+                "build without the variable"
             )
         for extension in self.extensions:
             usable = [name for name in extension.libraries if name in found]
@@ -172,15 +192,15 @@ setuptools.setup(
     name="imagebeam",
     version=_VERSION.group(1),
     description="Images to sharded TFRecord with Apache Beam, and from there to a TPU",
-    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description=describe(),
     long_description_content_type="text/markdown",
+    project_urls={"Source": REPOSITORY, "Changelog": f"{RELEASE}/CHANGELOG.md"} if REPOSITORY else {},
     license="Apache-2.0",
     license_files=["LICENSE", "LICENSE-libraries.txt"],
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
-        "Operating System :: MacOS",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3.10",

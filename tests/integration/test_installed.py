@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import email
 import os
 import pathlib
+import re
 import sys
 import sysconfig
 import tarfile
 
 import pytest
 
+from imagebeam import version
 from tests import command_line, environments, image_sets
 
 SCRIPT = """
@@ -70,6 +73,24 @@ def project(tmp_path: pathlib.Path) -> pathlib.Path:
     (tmp_path / "run.py").write_text(SCRIPT)
     image_sets.write_folder(tmp_path / "images", per_label=3)
     return tmp_path
+
+
+@pytest.mark.parametrize("repository", ["", "https://host.example/us/imagebeam"])
+def test_page_of_a_registry_has_no_relative_link(source: pathlib.Path, tmp_path: pathlib.Path, repository: str) -> None:
+    command = (sys.executable, "setup.py", "--quiet", "dist_info", "--output-dir", tmp_path)
+    run(*command, cwd=source, IMAGEBEAM_REPOSITORY=repository)
+    [file] = tmp_path.glob("*.dist-info/METADATA")
+    metadata = email.message_from_string(file.read_text("utf-8"))
+    page = metadata.get_payload()
+    assert isinstance(page, str) and 'pip install "imagebeam[convert,tf]"\n' in page
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]*)\)", page)]
+    urls = metadata.get_all("Project-URL", [])
+    if not repository:
+        assert not urls and not [link for link in links if not link.startswith("https:")]
+        return
+    assert urls == [f"Source, {repository}", f"Changelog, {repository}/blob/v{version.__version__}/CHANGELOG.md"]
+    paths = [re.sub(rf"^{repository}/(blob|raw)/v{version.__version__}/", "", link) for link in links]
+    assert "docs/images/way.svg" in paths and all((command_line.ROOT / path).exists() for path in paths), paths
 
 
 def test_script_of_a_project_with_modules_of_our_names_converts(python: pathlib.Path, project: pathlib.Path) -> None:
