@@ -210,4 +210,4 @@ def _package_of(error: ImportError) -> str:
     """Returns the name of the package that provides the module; the whole name in a namespace, such as google.auth."""
     name = error.name or ""
     top = name.partition(".")[0]
-    return {"PIL": "Pillow", "google": name}.get(top, top)
+    return {"PIL": "Pillow", "google": name, "pydantic_core": "pydantic"}.get(top, top)

@@ -64,6 +64,7 @@ def test_error_of_a_missing_package_names_the_extra_that_brings_it() -> None:
         ("fsspec", "hdfs"),
         ("apache_beam.options.pipeline_options", "convert"),
         ("PIL.Image", "convert"),
+        ("pydantic_core", "convert"),
     ]:
         with error_texts.raises("package-missing") as caught, errors.imports_for("as_x"):
             raise ModuleNotFoundError(name=module)
