@@ -16,6 +16,7 @@ from imagebeam.storage import interface, remote
 _PAGE_ENTRIES = 1000
 _AZURE = frozenset({"az", "abfs", "abfss"})
 _UPLOADS_WHOLE = frozenset({"s3", "s3a", *_AZURE})  # others may show a part of a file that is written
+_DENIED = (401, 403)
 _DOWNLOAD_ATTEMPTS = 3  # at least: one attempt at a large file may take longer than the budget of an operation
 
 
@@ -76,12 +77,7 @@ class FsspecStorage(remote.RemoteStorage):
         except ImportError as e:
             raise errors.missing_package_of_scheme(e, scheme) from e
         except (OSError, RuntimeError, TypeError, ValueError) as e:
-            reason = str(e).partition("\n")[0]
-            raise errors.ConfigError(
-                interface.CANNOT_OPEN,
-                f"{uri}: fsspec cannot open {scheme}:// here ({reason}): "
-                "check the address, storage_options and the package that reads it",
-            ) from e
+            raise _cannot_open(uri, e) from e
         return filesystem
 
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
@@ -89,6 +85,10 @@ class FsspecStorage(remote.RemoteStorage):
             return FileNotFoundError(errno.ENOENT, f"there is no {uri}")
         if isinstance(error, PermissionError):
             return interface.denied(uri, error)
+        if getattr(error, "status_code", 0) in _DENIED:  # of adlfs's client, whose text has lines of XML
+            return interface.denied(uri, str(error).partition("\n")[0])
+        if isinstance(error, TypeError):  # s3fs passes its options on when it connects
+            return _cannot_open(uri, error)
         if isinstance(error, NotImplementedError):
             return OSError(errno.ENOTSUP, f"{uri}: fsspec's {interface.scheme_of(uri)}:// cannot do this ({error!r})")
         return None
@@ -199,3 +199,12 @@ def _version_of(found: Mapping[str, Any]) -> int:
     if isinstance(changed, datetime.datetime):
         return int(changed.timestamp() * 1_000_000) * 1000
     return int(changed * 1_000_000_000) if isinstance(changed, (int, float)) else 0
+
+
+def _cannot_open(uri: str, error: Exception) -> errors.ConfigError:
+    reason = str(error).partition("\n")[0]
+    return errors.ConfigError(
+        interface.CANNOT_OPEN,
+        f"{uri}: fsspec cannot open {interface.scheme_of(uri)}:// here ({reason}): "
+        "check the address, storage_options and the package that reads it",
+    )

@@ -22,6 +22,7 @@ from imagebeam.pipelines.recognize import (
     mask_signs,
     unread_files,
 )
+from imagebeam.storage import remote
 from imagebeam.transforms.formats import pairs
 from imagebeam.transforms.formats.base_format import FORMATS, format_of
 from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads
@@ -87,7 +88,8 @@ def recognize(uri: str, output: str = "") -> Recognition:
     Raises:
         ConfigError: if there is neither a folder nor a file, or it cannot be read.
     """
-    kind = input_places.kind_of(storage.normalize(uri))
+    with remote.budget(remote.CHECK_BUDGET_SEC):
+        kind = input_places.kind_of(storage.normalize(uri))
     if kind is None:
         raise errors.ConfigError("input-not-found", f"there is neither a folder nor a file {uri!r}; check the address")
     if kind != storage.DIRECTORY:

@@ -13,6 +13,7 @@ from fsspec.implementations import memory
 
 from imagebeam import records, storage
 from imagebeam.storage import DIRECTORY, FILE, fsspec_files, remote
+from tests import error_texts
 
 NAME = "a b#%20?.bin"
 
@@ -91,15 +92,27 @@ def test_options_reach_the_file_system_and_one_is_opened_for_each_root(monkeypat
     assert len(seen) == 3
 
 
+class DeniedError(Exception):
+    """An error as Azure's client raises it."""
+
+    status_code = 403
+
+
 def test_error_that_lasts_names_the_address(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     for raised, expected in [
         (FileNotFoundError("x"), FileNotFoundError),
         (PermissionError("x"), PermissionError),
         (NotImplementedError(), OSError),
+        (DeniedError("wrong key\nRequestId:x"), PermissionError),
     ]:
         monkeypatch.setattr(memory.MemoryFileSystem, "info", mock.Mock(side_effect=raised))
-        with pytest.raises(expected, match="memory://d/a"):
+        with pytest.raises(expected, match="memory://d/a") as caught:
             store.stat("memory://d/a")
+        assert "RequestId" not in str(caught.value)
+    unknown = TypeError("got an unexpected keyword argument 'bogus'")
+    monkeypatch.setattr(memory.MemoryFileSystem, "info", mock.Mock(side_effect=unknown))
+    with error_texts.raises("storage-cannot-open"):
+        store.stat("memory://d/a")
 
 
 def test_file_of_unknown_size_is_read_whole(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
+from imagebeam.storage import remote
 from imagebeam.transforms.sources.folder_probe import Bounds, Folder, FolderProbe, split_meant
-from tests import command_line, error_texts, folder_shapes, odd_layouts, written_files
+from tests import command_line, error_texts, folder_shapes, odd_layouts, patience, written_files
 from tests.folder_shapes import SHAPES, files, images, table
 
 
@@ -615,3 +616,9 @@ def test_preset_for_another_source_names_the_one_that_fits(tmp_path: pathlib.Pat
     done = command_line.end(2, "plan", "--config", "coco", "--input", root)
     assert f"'{root}' looks like the preset yolo: images is beside labels" in done.stderr
     assert f"use --config yolo --input {root}\n" in done.stderr
+
+
+def test_storage_that_does_not_answer_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "time", patience.Clock())
+    with error_texts.raises("file-unreadable"):
+        recognize_folder.recognize("hdfs://127.0.0.1:1/photos")
