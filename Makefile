@@ -59,7 +59,7 @@ torch-test: $(INSTALLED) ## read with PyTorch, without a GPU, which is installed
 	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/torch_*.py
 
 site: $(SITE_ENV)/.installed ## build the documentation as a site into build/site; a warning or a broken link is an error
-	@PATH="$(CURDIR)/$(SITE_ENV)/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
+	@PATH="$(CURDIR)/$(SITE_ENV)/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 	@echo "the site is in build/site; to look at it: $(BIN)/python -m http.server --directory build/site"
 
 site-test: site chromium ## open pages of the site in Chromium, at the width of a phone and of a desk (a minute)
