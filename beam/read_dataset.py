@@ -13,10 +13,10 @@ from imagebeam import errors, example, features, records, snapshots, storage
 from imagebeam.reader import read_plan
 from imagebeam.transforms import step
 
-# An example by the keys of its features. The type of a value follows from the feature alone, never from the value:
-# bytes, int or float; of a feature that is a list an int64 or float32 array [n], or a list of bytes; of one that has a
-# shape an array of it.
 Example = dict[str, Any]
+"""An example by the keys of its features. The type of a value follows from the feature alone, never from the value:
+bytes, int or float; of a feature that is a list an int64 or float32 array [n], or a list of bytes; of one that has a
+shape an array of it."""
 
 
 class _ShardToRead(NamedTuple):

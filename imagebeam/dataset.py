@@ -103,6 +103,7 @@ class ImageDataset:
             removed: removed records by shard, ascending indexes in it; shards without removed records are left out.
         """
         self.catalog = catalog
+        """The catalog of the dataset, or of the snapshot that was opened."""
         self._source = source
         self._filters: tuple[frozenset[int], ...] = ()  # label ids as stored; a selected example has one of each set
         self._unfiltered: ImageDataset | None = None
