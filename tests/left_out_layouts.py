@@ -766,7 +766,7 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     ),
     "table-of-two-images-a-row": (
         None,
-        ("the column 'b' names images, too: to store them in the same example set source.manifest.further",),
+        ("the column 'b' names images, too: to take it instead set source.manifest.image, and to store both in one",),
         images("p/{a,b}#.jpg") | {"t.csv": rows("a,b,label", "a{n}.jpg,b{n}.jpg,{0}", ("0", "1"), numbers=range(4))},
     ),
     "folders-of-modalities-with-more-words": (
@@ -979,6 +979,84 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         images("data/{1_a,2_b,3_c}/origin/0#.jpg")
         | {f"data/{clip}/mask/0{n}.png": _mask(2) for clip in ("1_a", "2_b", "3_c") for n in range(4)}
         | {"train.txt": "1_a\n2_b\n", "val.txt": "3_c\n"},
+    ),
+    "two-columns-that-number-images": (
+        None,
+        ("the column 'photo_no' names images, too: to take it instead set source.manifest.image",),
+        images("images/#.jpg", numbers=_N)
+        | {"a.csv": "id,photo_no,label\n" + "".join(f"{n},{19 - n},{'ab'[n % 2]}\n" for n in _N)},
+    ),
+    "folders-of-the-beginnings-of-names": (
+        None,
+        ("images in a1, b2 begin with the name of their folder: the names divide them, and no classes?",),
+        images("a1/a1f#.jpg", "b2/b2c#.jpg"),
+    ),
+    "folders-of-a-thousand-each": (
+        None,
+        ("images in 00000, 01000 begin with the name of their folder",),
+        images("00000/0000#.png", "01000/0100#.png"),
+    ),
+    "copies-of-classes": (
+        None,
+        ("Copy of dog, cat_old, dog - Copy: a copy of another class, by the name",),
+        images("cat/c#.jpg", "dog/d#.jpg", "{cat_old,dog - Copy,Copy of dog}/x#.jpg"),
+    ),
+    "labels-in-other-files": (
+        None,
+        ("a.dat names images (c0.jpg, c1.jpg), and is not read", "b.yaml names images (C0.jpg, C1.jpg), and"),
+        images("Canon/c#.jpg", "Nikon/n#.jpg") | {"a.dat": "c0.jpg 1\nc1.jpg 2\n", "b.yaml": "C0.jpg: 1\nC1.jpg: 2\n"},
+    ),
+    "folder-for-the-image-and-one-for-its-mask": (
+        None,
+        ("IMD1_Image, IMD1_lesion, IMD2_Image, ... begin with the name of the folder above: parts of an example",),
+        images("{IMD1/IMD1,IMD2/IMD2}_{Image,lesion}/x.png"),
+    ),
+    "rooms-with-folders-of-color-and-depth": (
+        None,
+        ("0001, 0002 hold images of the same names (depth, rgb)",),
+        images("{kitchen,office}/{0001,0002}/{rgb,depth}.png"),
+    ),
+    "classes-of-the-same-numbers": (
+        "image_folder",
+        ("fixed, moving hold images of the same names (img_0, img_1, ...), and are taken for classes",),
+        images("{fixed,moving}/img_#.png"),
+    ),
+    "table-of-train-with-images-of-tests": (
+        None,
+        ("train.csv is of train by its name, and test of test: are they the same images?",),
+        images("test/#.jpg") | {"train.csv": rows("id,label", "{n},{0}", ("a", "b"), numbers=range(4))},
+    ),
+    "submission-alone": (
+        None,
+        ("sample_submission.csv is a submission by its name",),
+        images("test/#.jpg") | {"sample_submission.csv": rows("id,label", "{n},0", numbers=range(4))},
+    ),
+    "pixels-with-other-columns": (
+        None,
+        ("its other columns, age, gender, are not stored: name the label in label.column",),
+        {"a.csv": "age,gender,pixels\n" + "".join(f"{n},1,{' '.join(['7'] * 16)}\n" for n in range(4))},
+    ),
+    "parquet-of-two-images-a-row": (
+        None,
+        ("which column has the images of an example: a, b? One alone is read",),
+        {"a.parquet": parquet({"a": [{"bytes": b"x"}], "b": [{"bytes": b"x"}], "label": [1]})},
+    ),
+    "parquet-of-captions": (
+        "parquet",
+        ("the texts in 'text' are stored as a column",),
+        {"a.parquet": parquet({"image": [{"bytes": b"x"}], "text": ["a cat"]})},
+    ),
+    "metadata-of-captions": (
+        "imagefolder_metadata",
+        ("the texts in 'text' are stored as a column",),
+        images("train/#.png")
+        | {"train/metadata.csv": rows("file_name,text", "{n}.png,a photo of {n} cats", numbers=range(4))},
+    ),
+    "metadata-of-tests-alone": (
+        None,
+        ("the images in train have no metadata, and are not read",),
+        images("train/{cat,dog}/#.png", "test/#.png")
+        | {"test/metadata.csv": rows("file_name,label", "{n}.png,{0}", ("a", "b"), numbers=range(4))},
     ),
     "other-files": (
         "coco",

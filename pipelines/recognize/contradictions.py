@@ -14,6 +14,7 @@ from imagebeam.transforms.formats.base_format import format_of
 from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
+SAME_NAMES = "hold images of the same names"
 _PAGE = "for pairs see docs/recipes/pairs.md"
 _WORD = re.compile(r"[^\W\d_]+")
 _NUMBERS = re.compile(r"(\d+)")
@@ -55,12 +56,8 @@ def aligned(probe: FolderProbe, holder: Folder, inner: str = "") -> str:
             f"each image in {held[0].path} has one of the endings {name_some(endings)}: they may be pairs, no classes "
             f"({_PAGE})"
         )
-    if len(held) < 2:
-        return ""
-    alike = ([each for each in held if _share_names(first, each)] for first in held)
-    held = max(alike, key=len)
-    common = held[0].stems.intersection(*(each.stems for each in held[1:]))
-    if len(held) < 2 or len(common) < folder_probe.NEARLY_ALL * max(len(each.stems) for each in held):
+    held, common = _of_equal_names(held)
+    if not common:
         return ""
     own = [posixpath.basename(each.path.removesuffix(f"/{inner}")) for each in held]
     are_roles = name_signs.have_roles([_NUMBER_AFTER.sub("", each) for each in own])  # raw-890
@@ -69,10 +66,29 @@ def aligned(probe: FolderProbe, holder: Folder, inner: str = "") -> str:
         return ""
     names = name_some(own)
     return (
-        f"{names} hold images of the same names ({name_some(sorted(common), 2)}): pairs of images are no classes "
+        f"{names} {SAME_NAMES} ({name_some(sorted(common), 2)}): pairs of images are no classes "
         f"({_PAGE}); if each folder is one example, write a table with a row for each (docs/recipes/tables.md, Several "
         "images in one example)"
     )
+
+
+def numbered_alike(probe: FolderProbe, holder: Folder) -> str:
+    """Returns a note if the images in a few folders have the same names, which are numbers; "" if not."""
+    few = holder.folders if len(holder.folders) <= _NUM_FOLDERS else ()
+    held = [each for each in map(probe.look, map(holder.below, few)) if each.images and each.is_whole]
+    held, common = _of_equal_names(held)
+    if len(held) < len(few) or len(common) < 2 or not _is_counter(common):
+        return ""
+    return f"{name_some(few)} {SAME_NAMES} ({name_some(sorted(common), 2)}), and are taken for classes: {_PAGE}"
+
+
+def _of_equal_names(folders: Sequence[Folder]) -> tuple[list[Folder], frozenset[str]]:
+    """Returns those folders whose images have the same names, and these names; no names if there are no two of them."""
+    alike = ([each for each in folders if _share_names(first, each)] for first in folders)
+    held = max(alike, key=len, default=[])
+    common = frozenset(held[0].stems).intersection(*(each.stems for each in held[1:])) if len(held) > 1 else frozenset()
+    is_most = len(common) >= folder_probe.NEARLY_ALL * max((len(each.stems) for each in held), default=0)
+    return held, common if is_most else frozenset()
 
 
 def _share_names(one: Folder, other: Folder) -> bool:

@@ -90,7 +90,8 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
             f"{and_list(merged)} would be one split: if one is a copy or another version, leave it out by "
             f"source.include='[{kept}]'",
         )
-    notes += _notes_on_depth(probe, held[next(iter(with_classes))])
+    first = held[next(iter(with_classes))]
+    notes += [*_notes_on_depth(probe, first), *_notes_on_numbers(probe, first, doubts)]
     yield Finding("imagefolder", evidence, settings, tuple(notes), doubts=doubts, reads_images_alone=True)
 
 
@@ -133,6 +134,9 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
         n for n in first if _is_split(n) or (folder_probe.split_meant(n) and any(o in n for o in first if o != n))
     ]:
         doubts.append(f"{name_some(named)}: names of a split, not of classes")
+    if copies := [name for name in first if (of := _COPY.sub("", name)) != name and of in first]:
+        doubts.append(f"{name_some(copies)}: a copy of another class, by the name")
+    doubts += [*filter(None, (_folders_of_names(probe, each) for each in holders))][:1]
     if len(first) == 1:
         doubts.append(f"{first[0]} would be the only class")
     elif deeper := _without_images(probe, holders[0]):
@@ -146,8 +150,31 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
         if all(len(name) == 1 for name in first) or is_wrapped or (are_named and min(map(len, below)) > 1):
             doubts.append(f"the classes may be {name_some(first)}, or the folders in them: {_DEEPER}")
     doubts += filter(None, (_repeated_folders(probe, each) for each in holders))
-    doubts += [*filter(None, (contradictions.aligned(probe, each) for each in holders))][:1]
+    outer = [each for each in probe.some(holders[0], first) if not each.images and len(each.folders) > 1]
+    doubts += [*filter(None, (contradictions.aligned(probe, each) for each in (*holders, *outer[:1])))][:1]
     return tuple(dict.fromkeys(doubts))
+
+
+_COPY = re.compile(r"(?i)^copy of |[ _-]+\(?(copy|old|bak|backup)\)?( ?\(?\d+\)?)?$| ?\(\d+\)$")
+_BEGINNING = re.compile(r"[0-9a-f]{1,4}")
+
+
+def _folders_of_names(probe: FolderProbe, holder: Folder) -> str:
+    """Returns in words that folders divide images by their names: a1/a1f3.jpg, or 01000/01000.png and what follows."""
+    looked = [each for each in probe.some(holder, holder.folders) if each.images]
+    names = [posixpath.basename(each.path) for each in looked]
+    if len(looked) < 2 or len({*map(len, names)}) > 1:
+        return ""
+    are_numbers = all(map(str.isdecimal, (*names, *(stem for each in looked for stem in each.stems))))
+    is_run = are_numbers and all(min(map(int, each.stems)) == int(name) for each, name in zip(looked, names))
+    is_beginning = all(map(_BEGINNING.fullmatch, names)) and all(
+        stem.startswith(name) and stem[len(name) :].isalnum()
+        for each, name in zip(looked, names)
+        for stem in each.stems
+    )
+    if not is_run and not is_beginning:
+        return ""
+    return f"images in {name_some(names)} begin with the name of their folder: the names divide them, and no classes?"
 
 
 def _is_split(name: str) -> bool:
@@ -167,9 +194,24 @@ def _notes_on_depth(probe: FolderProbe, holder: Folder) -> list[str]:
     return [] if any(each.images for each in probe.some(holder, holder.folders)) else [_DEEPER]
 
 
+def _notes_on_numbers(probe: FolderProbe, holder: Folder, doubts: Sequence[str]) -> list[str]:
+    """Returns a note if the images of a few classes have the same numbers, unless a doubt says so already."""
+    note = contradictions.numbered_alike(probe, holder)
+    return [note] if note and not any(contradictions.SAME_NAMES in each for each in doubts) else []
+
+
 def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
     """Returns in words that the folders in a folder hold folders of the same names, which may be the classes."""
     looked = list(probe.some(holder, holder.folders))
+    of_one = [
+        name
+        for each in looked
+        if (own := posixpath.basename(each.path)) and len(each.folders) > 1 and not each.images
+        for name in each.folders
+        if name.startswith(own)
+    ]
+    if len(of_one) > 1 and len(of_one) == sum(len(each.folders) for each in looked):  # IMD002/IMD002_lesion
+        return f"{name_some(of_one)} begin with the name of the folder above: parts of an example, not of a class"
     inner = [each.folders for each in looked if not each.images]
     if len(inner) < max(2, len(looked)) or len(names := sorted({*inner[0]}.intersection(*inner[1:]))) < 2:
         return ""
@@ -244,6 +286,7 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
         settings["source.include"] = ["*/**"]
         notes.append(f"{root.count(len(root.images), 'image')} beside the folders are left out")
     notes += _notes_on_depth(probe, root)
+    notes += _notes_on_numbers(probe, root, doubts)
     yield Finding(
         "image_folder", evidence, settings, tuple(notes), (_STRATIFY,), doubts=doubts, reads_images_alone=True
     )

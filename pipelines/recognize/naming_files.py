@@ -22,12 +22,12 @@ _REMEDY = "what they say of the images goes into a table with a row for each ima
 _SPLITS_IN_TABLE = "write a table with a row for each image and a column of its split (docs/recipes/tables.md)"
 _OF_SIDECARS = frozenset({".txt", ".caption", ".json"})
 _TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".odgt", ".geojson", ".xml")
-_DATA = (*_TABLES, ".txt", ".lst", ".list", ".token")
+_DATA = (*_TABLES, ".txt", ".lst", ".list", ".token", ".dat")
 _NAMING = (*_DATA, ".yaml", ".yml", ".toml")  # settings, too, unless they name images
 _DATA_OF_FOLDERS = (*_NAMING, ".mat", ".npy", ".label", ".gt", ".pkl", ".pickle")
-_FURTHER_DATA = (*_DATA, ".npy", ".pkl", ".pickle", ".db", ".sqlite", ".sqlite3")
+_FURTHER_DATA = (*_DATA, ".npy", ".h5", ".hdf5", ".pkl", ".pickle", ".db", ".sqlite", ".sqlite3")
 _OF_IMAGES = (".xml", ".txt", ".json")  # files of one image each
-_BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
+_BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',:;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
 # Names in a table that no number of another kind equals.
 _IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d([_\-.]?\d){4,}")
 _LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing

@@ -32,6 +32,10 @@ _LMDB = (
     "LMDB database, which is not read: save its images as files, and its labels as a table of them",
     "LMDB databases, which are not read: save their images as files, and their labels as a table of them",
 )
+_ARROW = (
+    "Arrow file, as save_to_disk of Hugging Face's datasets writes it, which is not read: save it by to_parquet",
+    "Arrow files, as save_to_disk of Hugging Face's datasets writes them, which are not read: save them by to_parquet",
+)
 _ARCHIVE = ("archive: unpack it", "archives: unpack them")
 _UNREAD = {  # by the end of the name, in words: of one file, and of several
     **dict.fromkeys((".mp4", ".m4v", ".avi", ".mov", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv"), _VIDEO),
@@ -39,6 +43,7 @@ _UNREAD = {  # by the end of the name, in words: of one file, and of several
     **dict.fromkeys((".dcm", ".dicom", ".nii", ".nii.gz"), _SLICES),
     **dict.fromkeys((".7z", ".rar", ".xz", ".bz2"), _ARCHIVE),
     **dict.fromkeys(("data.mdb", ".lmdb"), _LMDB),
+    ".arrow": _ARROW,
 }
 _TABLE = (
     "Parquet file in which no column of images was found: as a table of images beside it, take --config kaggle",
@@ -50,7 +55,7 @@ _BINARY = (
     f"files of bare numbers, whose shapes nothing says: {_TO_ARRAYS}",
 )
 _UNKNOWN = {  # unless a preset reads them
-    **dict.fromkeys((".zip", ".tgz", ".gz"), _ARCHIVE),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".gz"), _ARCHIVE),
     ".parquet": _TABLE,
     ".bin": _BINARY,
 }

@@ -118,7 +118,12 @@ def _find_splits(probe: FolderProbe, at: str) -> tuple[dict[str, Any], tuple[str
     for found, how in ((folders, {"by": "directory"}), (words, {"by": "column", "column": SPLIT})):
         splits = {name: folder_probe.split_meant(name) for name in sorted(found)}
         meant = {*splits.values()}
-        if len(meant) == len(splits) > 1 and "train" in meant and None not in meant:
+        if (
+            len(meant) == len(splits)
+            and None not in meant
+            and ("train" in meant or len(meant) == 1)
+            and meant != {"train"}
+        ):
             rename = {name: split for name, split in splits.items() if name != split}
             return {"split": {**how, **({"rename": rename} if rename else {})}}, ()
         if len(splits) > 1 and meant != {None}:

@@ -62,7 +62,7 @@ class Tfrecord(base_format.Format):
                 name
                 for name, size in folder.files.items()
                 if size
-                and not name.endswith(".py")
+                and not name.endswith((".py", ".arrow"))
                 and (TfrecordSource.FILE_NAME.fullmatch(name) or _RECORD_FILE.fullmatch(name))
             ]
             if not names:

@@ -300,8 +300,13 @@ def count_numbers(mask: bytes, all_modes: bool = False) -> dict[int, int]:
 
     Args:
         mask: bytes of the file.
-        all_modes: also count those of a mask with a palette, or of 16 bits.
+        all_modes: also count those of a mask with a palette, of 16 bits, or in a .npy file.
     """
+    if all_modes and mask.startswith(NPY_SIGNATURE):
+        try:
+            return _count(_read_npy(mask))
+        except BadImageError:
+            return {}
     format = image_formats.sniff_format(mask)
     if format not in ("png", "bmp", "tiff"):
         return {}
@@ -316,11 +321,15 @@ def count_numbers(mask: bytes, all_modes: bool = False) -> dict[int, int]:
     except checked_image.BadImageError:
         return {}
     if picture.mode in _WIDE:
-        import numpy as np
-
-        numbers, counts = np.unique(np.asarray(picture), return_counts=True)
-        return dict(zip(numbers.tolist(), counts.tolist()))
+        return _count(picture)
     return {number: count for number, count in enumerate(picture.histogram()) if count}
+
+
+def _count(pixels: np.ndarray | PIL.Image.Image) -> dict[int, int]:
+    import numpy as np
+
+    numbers, counts = np.unique(np.asarray(pixels), return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist()))
 
 
 def _bits_of(mask: bytes, format: str, picture: PIL.Image.Image) -> int:

@@ -78,7 +78,7 @@ ALIGNED = (
 _ROLES = _any_of(
     *ALIGNED,
     r"list|x\d|normal|reference|distorted|disp(arity)?|infra-?red|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp|hazy|clear|rain(y)?|norain|foggy",
-    r"trans(mission)?|expert_?\w|degraded|restored|processed|edited|full|small|medium|large|label+ed",
+    r"trans(mission)?|expert_?\w|degraded|restored|processed|edited|final|full|small|medium|large|label+ed",
     r"n?ir|infra-?red|vis?(ible|ual)?|thermal|opt(ical)?|sar|t1\w*|t2\w*|flair|dwi|adc|ct|mri?|pet",
     r"(cam(era)?|view)?[_ -]?(left|right|front|back|rear|top|bottom|side)([_ -](left|right))?",
 )
@@ -94,7 +94,7 @@ _PARTS = _any_of(
 )
 # It is one of several parts by device, person or date. Two of them are enough to be no classes.
 _PLACES = _any_of(
-    r"(cam(era)?|fold|split|view|session|batch|set|scene)[_ -]?\d+",
+    r"(cam(era)?|fold|split|view|session|batch|set|scene|chunk|shard|images?|imgs?)[_ -]?\d+|\d+x\d+(px)?",
     r"(19|20)\d\d([-_.]?(0[1-9]|1[0-2])([-_.]?\d\d)?)?",
 )
 # What a camera or program counts: nothing before such a number is a class.
@@ -178,7 +178,7 @@ GROUPS = _any_of(
     r"event|site|location|seq(uence)?|patient|subject|user|session)"
 )
 # It says the split of an image.
-SPLIT_COLUMNS = ("split", "set", "usage", "subset", "partition", "fold")
+SPLIT_COLUMNS = ("split", "set", "usage", "subset", "partition", "fold", "kfold")
 # Its texts describe images.
 CAPTIONS = _any_of(".*(caption|sentence|description|comment|text).*")
 # It holds masks, or names them.

@@ -230,7 +230,17 @@ def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | No
     elif label != array_source.LABEL:
         settings["label.column"] = label
     evidence = f"{path} has {table.num_pixels:,} pixels of an image in each row"
-    if math.isqrt(table.num_pixels) ** 2 == table.num_pixels:
-        return Finding("mnist_csv", evidence, settings)
-    note = f"{table.num_pixels:,} pixels are no square: set source.arrays.shape to [height, width, channels]"
-    return Finding("mnist_csv", evidence, settings, doubts=(note,))
+    others = [name for name in table.names if name != label]
+    doubts = []
+    if others and label is None:
+        doubts.append(f"its other columns, {', '.join(others)}, are not stored: name the label in label.column")
+    if folder := posixpath.dirname(path):
+        doubts.append(
+            f"only {folder} is read: for tables in several folders set source.arrays.images={{train: {path}, ...}}"
+        )
+    notes = (f"its other columns are not stored unless columns names them: {', '.join(others)}",) if others else ()
+    if math.isqrt(table.num_pixels) ** 2 != table.num_pixels:
+        doubts.append(
+            f"{table.num_pixels:,} pixels are no square: set source.arrays.shape to [height, width, channels]"
+        )
+    return Finding("mnist_csv", evidence, settings, notes if label else (), input=folder, doubts=tuple(doubts))

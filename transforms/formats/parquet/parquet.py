@@ -23,7 +23,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns, pages
 from imagebeam.transforms.packed import packed_file, parquet_content, unpacked_content
-from imagebeam.transforms.sources import containers, folder_probe, image_source, input_places, table_rows
+from imagebeam.transforms.sources import containers, folder_probe, image_source, input_places, name_signs, table_rows
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
@@ -105,11 +105,19 @@ class Parquet(base_format.Format):
                     settings["label"] = {"by": "none"}
                 elif label != "label":
                     settings["label.column"] = label
-                shown = ", ".join(others) or "none"
-                is_open = len(lists) > 1 and not kinds
-                doubts = [f"which column has the images of an example: {', '.join(lists)}?"] if is_open else []
-                doubts += _doubts_on_versions(probe, at)
+                shown = ", ".join(name for name in others if name != label) or "none"
+                texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
                 note = f"its other columns are not stored unless columns names them: {shown}"
+                if label is None and others == texts and len(texts) == 1 and name_signs.CAPTIONS.fullmatch(texts[0]):
+                    settings["columns"] = {texts[0]: {"type": "string"}}
+                    note = f"the texts in {texts[0]!r} are stored as a column"
+                rivals = kinds or lists
+                doubts = (
+                    [f"which column has the images of an example: {', '.join(rivals)}? One alone is read"]
+                    if len(rivals) > 1
+                    else []
+                )
+                doubts += _doubts_on_versions(probe, at)
                 yield Finding("parquet", evidence, settings, (note,), doubts=tuple(doubts))
                 return
 

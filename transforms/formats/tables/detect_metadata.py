@@ -29,6 +29,9 @@ def find(probe: FolderProbe, at: str) -> Iterator[Finding]:
     root = probe.look(at)
     of_splits = [root, *(probe.look(root.below(name)) for name in root.folders if split_meant(name))]
     folders = [each for each in of_splits if each.ending(*_NAMES)]
+    without = [
+        each.path for each in of_splits if each not in folders and each.path != at and probe.with_images(each.path)
+    ]
     folders.sort(key=lambda folder: split_meant(folder.path) not in (None, "train"))  # tests have no labels
     path = folders[0].below(folders[0].ending(*_NAMES)[0]) if folders else ""
     table = table_heads.read_table(probe, path) if folders else None
@@ -41,7 +44,13 @@ def find(probe: FolderProbe, at: str) -> Iterator[Finding]:
     others = [name for name in table.columns if name != _IMAGE]
     label, _ = label_columns.find_label(table, others)
     doubts = [*_doubts_on_columns(table, others), *_doubts_on_paths(paths, is_above, label)]
+    if without and not is_above:
+        doubts.append(f"the images in {name_some(without)} have no metadata, and are not read")
     notes: tuple[str, ...] = ()
+    text = label_columns.find_text(table, others) if label is None else None
+    if text is not None or (label is None and len(others) == 1 and label_columns.is_prose(table, others[0])):
+        settings["label"], settings["columns"] = {"by": "none"}, {text or others[0]: {"type": "string"}}
+        notes = (f"the texts in {text or others[0]!r} are stored as a column",)
     if label is not None and label_columns.are_texts(table.values(label)):
         stored = f"--set 'columns={{{label}: {{type: string}}}}' stores it"
         notes = (f"most rows have a text of their own in the column {label!r}, so it is no label: {stored}",)
@@ -50,7 +59,7 @@ def find(probe: FolderProbe, at: str) -> Iterator[Finding]:
         distinct = sorted({*table.values(label)})
         doubts += _doubts_on_label(probe, table, folders, label, distinct)
         notes = (f"the label is the column {label!r} ({name_some(distinct)}); for none set label={{by: none}}",)
-    notes += label_columns.not_stored(others, [label] if label is not None else [])
+    notes += label_columns.not_stored(others, [label] if label is not None else [*settings.get("columns", {})])
     if label is not None and b"class_label" in probe.head(posixpath.join(at, "README.md")):
         notes += (
             "README.md names the classes of these numbers: a file of lines such as `0 cat` in label.texts stores them",

@@ -309,15 +309,21 @@ def _doubts_on_places(
         name
         for name in table.columns
         if name != place.column and name not in table.lists
-        if (values := table.values(name)[:_NUM_SEEN]) and all(map(table_heads.is_image, values))
-        if table_heads.has_image(probe, place.folder, values[0])
+        if (values := table.values(name)[:_NUM_SEEN])
+        if all(map(table_heads.is_image, values)) or (len({*values}) > 1 and name_signs.IMAGE_NUMBERS.search(name))
+        if all(table_heads.has_image(probe, place.folder, value) for value in values[:_NUM_LOOKED_UP])
     ]
     if also:
         yield (
-            f"the column {also[0]!r} names images, too: to store them in the same example set source.manifest.further "
-            "(docs/recipes/tables.md, Several images in one example)"
+            f"the column {also[0]!r} names images, too: to take it instead set source.manifest.image, and to store "
+            "both in one example source.manifest.further (docs/recipes/tables.md, Several images in one example)"
         )
     meant, home = split_meant(posixpath.basename(table.path)), posixpath.dirname(table.path)
+    held = split_meant(posixpath.basename(place.folder))
+    if None not in (meant, held) and meant != held:
+        yield f"{table.path} is of {meant} by its name, and {place.folder} of {held}: are they the same images?"
+    if "submission" in posixpath.basename(table.path).lower():
+        yield f"{table.path} is a submission by its name: its values are placeholders or predictions, and no labels"
     rivals = [
         posixpath.relpath(f"/{each.folder}", f"/{home}")
         for each in places[1:]
@@ -397,7 +403,7 @@ def _doubts_on_masks(table: table_heads.Table, others: Sequence[str]) -> Iterato
             )
 
 
-_NUM_SEEN = 100
+_NUM_SEEN, _NUM_LOOKED_UP = 100, 5
 _UNKNOWN = ("nan", "n/a", "null", "?")  # cells without a value
 
 

@@ -119,6 +119,7 @@ def _read_table(probe: FolderProbe, path: str) -> Table | None:
 
 
 _UTF16 = "utf-16"
+_TWO_BYTES = re.compile(rb"[\x80-\xff]{2}")
 
 
 def _encoding_of(head: bytes) -> str:
@@ -126,6 +127,8 @@ def _encoding_of(head: bytes) -> str:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return _UTF16
     for encoding in ("utf-8-sig", "gb18030"):
+        if encoding == "gb18030" and not _TWO_BYTES.search(head):
+            break  # a letter with an accent between others: in GB18030 it would take the one after it
         try:
             head.decode(encoding)
             return encoding

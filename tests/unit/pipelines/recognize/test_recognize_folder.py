@@ -19,7 +19,7 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.storage import remote
 from imagebeam.transforms.sources.folder_probe import Bounds, Folder, FolderProbe, split_meant
-from tests import command_line, error_texts, folder_shapes, odd_layouts, patience, written_files
+from tests import command_line, error_texts, folder_shapes, image_sets, odd_layouts, patience, written_files
 from tests.folder_shapes import SHAPES, files, images, table
 
 
@@ -117,6 +117,12 @@ def labelme(*shapes: object, **flags: bool) -> str:
             "JPEGImages is beside Annotations, which holds .xml files",
             [],
             id="xml-in-the-folders-of-the-images",
+        ),
+        pytest.param(
+            {"val/0.tar": folder_shapes.tar({"a.jpg": image_sets.make_image(1, "JPEG"), "a.cls": b"1"})},
+            "1 tar with members such as a.jpg, a.cls",
+            ["split={by: directory, rename: {val: validation}}"],
+            id="tars-of-validation-alone",
         ),
     ],
 )
