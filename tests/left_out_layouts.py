@@ -1058,6 +1058,25 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         images("train/{cat,dog}/#.png", "test/#.png")
         | {"test/metadata.csv": rows("file_name,label", "{n}.png,{0}", ("a", "b"), numbers=range(4))},
     ),
+    "arrays-in-several-folders": (
+        None,
+        ("fog, identity hold such files, too, and only brightness is read",),
+        {
+            f"{folder}/{split}_{name}.npy": _npy(array)
+            for folder in ("brightness", "fog", "identity")
+            for split in ("train", "test")
+            for name, array in (("images", _PIXELS), ("labels", _COUNT))
+        },
+    ),
+    "tables-of-splits-with-other-columns": (
+        None,
+        ("test.json may be the other splits: to read all set source.manifest.path to a glob",),
+        images("{train,test}/x#.jpg")
+        | {
+            "train.json": json.dumps([{"name": f"train/x{n}.jpg", "label": n % 2, "label_A": n % 2} for n in range(4)]),
+            "test.json": json.dumps([{"name": f"test/x{n}.jpg", "label": n % 2} for n in range(4)]),
+        },
+    ),
     "other-files": (
         "coco",
         ("also there, and not read: a.token, b0.pkl and 3 other .pkl files, data.mdb_, x",),

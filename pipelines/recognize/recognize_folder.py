@@ -183,7 +183,8 @@ def _is_part_of_doubted(finding: Finding, above: Sequence[Finding], beside: Sequ
     alike = [each for each in beside if each.preset == finding.preset and posixpath.dirname(each.input) == holder]
     is_one = folder_probe.split_meant(name) is not None or len(alike) > 1
     is_sure = not finding.doubts and not finding.reads_images_alone and is_one
-    return is_sure and any(each.preset == finding.preset and each.input == holder for each in above)
+    places = {holder, *(each.input for each in alike)}  # one above may be on the first of these folders
+    return is_sure and any(each.preset == finding.preset and each.input in places for each in above)
 
 
 def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]:

@@ -88,6 +88,11 @@ class Arrays(base_format.Format):
                 found = next(_find_by_names(probe, folder, where), None)
                 if found is None:
                     continue
+                ends = (".npy", ".npz", *_PRESETS["hdf5"])
+                others = [each.path for each in folder_probe.with_inner(probe, at) if each.ending(*ends)]
+                if others := [path for path in others if path != folder.path]:
+                    doubt = f"{name_some(others)} hold such files, too, and only {folder.path or 'the folder'} is read"
+                    found = dataclasses.replace(found, doubts=(*found.doubts, doubt))
                 yield found
             return
 

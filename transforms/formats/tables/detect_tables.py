@@ -79,7 +79,9 @@ def _best_of(
         note = f"{name_some(apart)} {verb}: plan --input with the address of such a table takes that one"
         findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
     meant, columns = split_meant(posixpath.basename(found[0][0].path)), found[0][0].columns
-    parts = [each.path for each, _ in others if each.columns == columns and _is_other_split(each, meant)]
+    label = findings[0].settings.get("label.column", "label")
+    alike = [each for each, _ in others if each.columns == columns or {label} & {*columns} & {*each.columns}]
+    parts = [each.path for each in alike if _is_other_split(each, meant)]
     if is_read and not parts and (own := _of_other_images(probe, at, found[0][0], [each for each, _ in others])):
         doubt = (
             f"{name_some(own)} have the same columns, of other images: a glob in source.manifest.path reads them, too"
