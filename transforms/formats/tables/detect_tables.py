@@ -312,8 +312,10 @@ def _doubts_on_places(
         for name in table.columns
         if name != place.column and name not in table.lists
         if (values := table.values(name)[:_NUM_SEEN])
-        if all(map(table_heads.is_image, values)) or (len({*values}) > 1 and name_signs.IMAGE_NUMBERS.search(name))
+        if all(map(table_heads.is_image, values))
+        or (not place.has_extension and len({*values}) > 1 and name_signs.IMAGE_NUMBERS.search(name))
         if all(table_heads.has_image(probe, place.folder, value) for value in values[:_NUM_LOOKED_UP])
+        if [*map(_stem, values)] != [*map(_stem, table.values(place.column)[:_NUM_SEEN])]
     ]
     if also:
         yield (
@@ -334,6 +336,10 @@ def _doubts_on_places(
     ]
     if rivals and not place.inside and place.folder != home:  # those beside a table are meant
         yield f"other folders have images of these names: for those set source.manifest.root={' or '.join(rivals[:3])}"
+
+
+def _stem(path: str) -> str:
+    return posixpath.splitext(posixpath.basename(path))[0]
 
 
 def _of_lists(table: table_heads.Table, place: table_heads.Place, evidence: str, settings: dict[str, Any]) -> Finding:
