@@ -170,7 +170,7 @@ def npz(**arrays: np.ndarray) -> bytes:
     return _saved(np.savez, **arrays)
 
 
-def _records() -> bytes:
+def tfrecords() -> bytes:
     """Returns a TFRecord file of two images."""
     label, image = "image/class/label", features.ENCODED
     encoder = example.ExampleEncoder(
@@ -262,7 +262,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         | {"train_test_split.txt": "".join(f"{n} {n % 2}\n" for n in range(4))},
     ),
     "tars": ("webdataset", 4, {"train-0000.tar": _WEB, "val-0000.tar.gz": gzip.compress(_WEB)}),
-    "tfrecords": ("tfrecord", 4, files(_records(), "{train,test}-00000-of-00001")),
+    "tfrecords": ("tfrecord", 4, files(tfrecords(), "{train,test}-00000-of-00001")),
     "utkface": ("utkface", 4, images("UTKFace/2#_0_2_20170104023102422.jpg")),
     "lists": (
         "food101",

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from tests import image_sets
-from tests.folder_shapes import IMAGE, LABELME, SHAPES, Tree, images, npz, parquet, tar
+from tests.folder_shapes import IMAGE, LABELME, SHAPES, Tree, images, npz, parquet, tar, tfrecords
 from tests.odd_layouts import CVAT, SUPERVISELY, VIA, coco, files_of, rows
 from tests.odd_layouts import LAYOUTS as _ODD
 
@@ -1060,7 +1060,7 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     ),
     "arrays-in-several-folders": (
         None,
-        ("fog, identity hold such files, too, and only brightness is read",),
+        ("arrays are in fog, identity, too, and only brightness is read",),
         {
             f"{folder}/{split}_{name}.npy": _npy(array)
             for folder in ("brightness", "fog", "identity")
@@ -1076,6 +1076,33 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
             "train.json": json.dumps([{"name": f"train/x{n}.jpg", "label": n % 2, "label_A": n % 2} for n in range(4)]),
             "test.json": json.dumps([{"name": f"test/x{n}.jpg", "label": n % 2} for n in range(4)]),
         },
+    ),
+    "two-sets-of-arrays": (
+        None,
+        ("arrays are in cifar-100-python, too, and only cifar-10-batches-py is read",),
+        dict.fromkeys(("cifar-10-batches-py/data_batch_1", "cifar-10-batches-py/test_batch"), "x")
+        | {f"cifar-100-python/{name}": "x" for name in ("train", "test", "meta")},
+    ),
+    "arrays-of-a-folder-and-of-one-in-it": (
+        None,
+        ("arrays are in data/extra, too, and only data is read",),
+        {f"data/{each}.npy": _npy(_PIXELS) for each in ("train_images", "extra/extra_images")},
+    ),
+    "classes-beside-arrays": (
+        None,
+        ("8 of 8 images that were seen are not read, in images/cat, images/dog (images/cat/0.png)",),
+        images("images/{cat,dog}/#.png") | {"arrays/a.npz": npz(x_train=_PIXELS, y_train=_COUNT)},
+    ),
+    "tfrecords-of-two-versions": (
+        None,
+        ("TFRecord files are in several folders (0.1.0, 1.0.0), and all would be read",),
+        {f"{version}/a-train.tfrecord-00000-of-00001": tfrecords() for version in ("0.1.0", "1.0.0")},
+    ),
+    "parquet-of-tests-without-labels": (
+        "parquet",
+        ("its other columns are not stored unless columns names them: none",),
+        {"test-0.parquet": parquet({"image": [{"bytes": b"x"}]})}
+        | {"train-0.parquet": parquet({"image": [{"bytes": b"x"}], "label": [1]})},
     ),
     "other-files": (
         "coco",

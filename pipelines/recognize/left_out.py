@@ -202,7 +202,9 @@ def _images(finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
         masks, others = [], held
         num_meant = sum(len(each.images) for each, _ in held)
     total = sum(len({*images.images, *read.images}) for images, read in zip(seen.images, seen.read))
-    is_many = num_meant > max((1 - folder_probe.NEARLY_ALL) * total, reading.num_pictures)
+    are_beside = len({posixpath.dirname(each.path) for each in meant}) < len(meant)  # as classes are
+    num_pictures = 0 if are_beside else reading.num_pictures
+    is_many = num_meant > max((1 - folder_probe.NEARLY_ALL) * total, num_pictures)
     for folders, what in ((masks, ": they may be masks of images that are read"), ([each for each, _ in others], "")):
         if number := sum(len(folder.images) for folder in folders):
             where = name_some([each.path or "the folder itself" for each in folders])

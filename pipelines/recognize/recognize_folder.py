@@ -182,9 +182,13 @@ def _is_part_of_doubted(finding: Finding, above: Sequence[Finding], beside: Sequ
     holder, name = posixpath.split(finding.input)
     alike = [each for each in beside if each.preset == finding.preset and posixpath.dirname(each.input) == holder]
     is_one = folder_probe.split_meant(name) is not None or len(alike) > 1
-    is_sure = not finding.doubts and not finding.reads_images_alone and is_one
-    places = {holder, *(each.input for each in alike)}  # one above may be on the first of these folders
-    return is_sure and any(each.preset == finding.preset and each.input in places for each in above)
+    if finding.doubts or finding.reads_images_alone:
+        return False
+    if is_one and any(each.preset == finding.preset and each.input == holder for each in above):
+        return True
+    by = _config_of(finding).source.by
+    first = [each.input for each in above if each.input and _config_of(each).source.by == by]  # of several folders
+    return any(holder == posixpath.dirname(each) or f"{finding.input}/".startswith(f"{each}/") for each in first)
 
 
 def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]:

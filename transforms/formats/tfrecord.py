@@ -57,16 +57,10 @@ class Tfrecord(base_format.Format):
     @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
         """Finds TFRecord files, and the keys of their features."""
-        for folder in folder_probe.with_inner(probe, at):
-            names = [
-                name
-                for name, size in folder.files.items()
-                if size
-                and not name.endswith((".py", ".arrow"))
-                and (TfrecordSource.FILE_NAME.fullmatch(name) or _RECORD_FILE.fullmatch(name))
-            ]
-            if not names:
-                continue
+        held = [each for each in folder_probe.with_inner(probe, at) if _records_in(each)]
+        held.sort(key=lambda each: folder_probe.split_meant(each.path) == "test")  # tests may have no labels
+        for folder in held[:1]:
+            names = _records_in(folder)
             if "catalog.json" in folder.files:
                 return  # a data set of imagebeam
             keys = _keys_of(probe.uri(folder.below(names[0])))
@@ -87,9 +81,21 @@ class Tfrecord(base_format.Format):
                     settings["label"] = {"by": "column", "column": label, "type": "int"}
             if not all(map(split_of, names)):
                 settings["split"] = {"by": "none"}
-            doubts = () if image is not None else ("no feature of the first record is known to hold images",)
-            yield Finding("tfrecord", evidence, settings, notes, doubts=doubts)
-            return
+            of_splits, doubts = folder_probe.splits_of_folders(held, at, "TFRecord files")
+            if image is None:
+                doubts = ("no feature of the first record is known to hold images", *doubts)
+            yield Finding("tfrecord", evidence, settings | of_splits, notes, doubts=doubts)
+
+
+def _records_in(folder: folder_probe.Folder) -> list[str]:
+    """Returns the files of a folder that hold records by their names."""
+    return [
+        name
+        for name, size in folder.files.items()
+        if size
+        and not name.endswith((".py", ".arrow"))
+        and (TfrecordSource.FILE_NAME.fullmatch(name) or _RECORD_FILE.fullmatch(name))
+    ]
 
 
 _MAX_RECORD_BYTES = 4 << 20

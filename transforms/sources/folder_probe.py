@@ -305,6 +305,28 @@ def with_inner(probe: FolderProbe, at: str) -> Iterator[Folder]:
     yield from (probe.look(root.below(name)) for name in root.folders[:10])
 
 
+def splits_of_folders(folders: Sequence[Folder], at: str, what: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the setting for containers that are in a folder for each split; or a doubt if they are in other folders.
+
+    Args:
+        folders: that hold containers, as `with_inner` found them.
+        at: the data set.
+        what: the containers in words, for the doubt.
+    """
+    names = [posixpath.basename(each.path) for each in folders if each.path != at]
+    splits = {name: split_meant(name) for name in names}
+    meant = {*splits.values()}
+    if len(names) == len(folders) == len(meant) and None not in meant and meant != {"train"}:
+        rename = {name: split for name, split in splits.items() if name != split}
+        return {"split": {"by": "directory", **({"rename": rename} if rename else {})}}, ()
+    if len(folders) > 1 and names:
+        return {}, (
+            f"{what} are in several folders ({name_some(names)}), and all would be read: if each is a version of the "
+            "set, give one as --input; if they are splits, set split.by=directory",
+        )
+    return {}, ()
+
+
 def prefix_of(folder: Folder, at: str) -> str:
     """Returns the path of a folder below `at` with a slash at its end; "" for `at` itself."""
     return f"{folder.path}/".removeprefix(f"{at}/") if folder.path != at else ""

@@ -74,27 +74,16 @@ class Arrays(base_format.Format):
     @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
         """Finds data sets that are arrays: CIFAR, .npz, .npy, .mat, HDF5."""
-        for folder in folder_probe.with_inner(probe, at):
-            names = {*folder.files}
-            beside = folder.path.removeprefix(f"{at}/")
-            where = f" in {beside}" if folder.path != at else ""
-            if {"data_batch_1", "test_batch"} <= names or {"data_batch_1.bin", "test_batch.bin"} <= names:
-                yield Finding("cifar10", f"data_batch_1 and test_batch{where}", input=folder.path)
-            elif {"train", "test", "meta"} <= names or {"train.bin", "test.bin", "fine_label_names.txt"} <= names:
-                yield Finding("cifar100", f"train, test and meta{where}", input=folder.path)
-            elif mats := folder.ending("_32x32.mat"):
-                yield Finding("svhn", f"{name_some(mats)}{where}", input=folder.path)
-            else:
-                found = next(_find_by_names(probe, folder, where), None)
-                if found is None:
-                    continue
-                ends = (".npy", ".npz", *_PRESETS["hdf5"])
-                others = [each.path for each in folder_probe.with_inner(probe, at) if each.ending(*ends)]
-                if others := [path for path in others if path != folder.path]:
-                    doubt = f"{name_some(others)} hold such files, too, and only {folder.path or 'the folder'} is read"
-                    found = dataclasses.replace(found, doubts=(*found.doubts, doubt))
-                yield found
+        places = [*folder_probe.with_inner(probe, at)]
+        first, finding = next(((each, found) for each in places if (found := _find_in(probe, each, at))), (None, None))
+        if first is None or finding is None:
             return
+        places += [each for each in folder_probe.with_inner(probe, first.path) if each not in places]
+        others = [each.path for each in places if each is not first and _find_in(probe, each, at)]
+        if others:
+            doubt = f"arrays are in {name_some(others)}, too, and only {first.path or 'the folder'} is read"
+            finding = dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
+        yield finding
 
     @classmethod
     def detect_file(cls, probe: FolderProbe, name: str) -> Iterator[Finding]:
@@ -111,6 +100,19 @@ class Arrays(base_format.Format):
 _PRESETS = {"hdf5": packed_file.HDF5, "npz": (packed_file.NPZ, packed_file.NPY, packed_file.MATLAB)}
 _MAX_FILES = 40  # folders with more are not looked into
 _MAX_NOTE = 600  # characters of an error that is shown
+
+
+def _find_in(probe: FolderProbe, folder: Folder, at: str) -> Finding | None:
+    """Returns the finding for the files of one folder with arrays; None if there are none."""
+    names = {*folder.files}
+    where = f" in {folder.path.removeprefix(f'{at}/')}" if folder.path != at else ""
+    if {"data_batch_1", "test_batch"} <= names or {"data_batch_1.bin", "test_batch.bin"} <= names:
+        return Finding("cifar10", f"data_batch_1 and test_batch{where}", input=folder.path)
+    if {"train", "test", "meta"} <= names or {"train.bin", "test.bin", "fine_label_names.txt"} <= names:
+        return Finding("cifar100", f"train, test and meta{where}", input=folder.path)
+    if mats := folder.ending("_32x32.mat"):
+        return Finding("svhn", f"{name_some(mats)}{where}", input=folder.path)
+    return next(_find_by_names(probe, folder, where), None)
 
 
 def _find_by_names(probe: FolderProbe, folder: Folder, where: str) -> Iterator[Finding]:

@@ -83,8 +83,10 @@ class Parquet(base_format.Format):
     @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
         """Finds Parquet files that hold the bytes of images, as those of Hugging Face."""
-        for folder in folder_probe.with_inner(probe, at):
-            names = folder.ending(".parquet")
+        folders = [each for each in folder_probe.with_inner(probe, at) if each.ending(".parquet")]
+        folders.sort(key=lambda each: _is_of_test(each.path))  # tests may have no labels
+        for folder in folders:
+            names = sorted(folder.ending(".parquet"), key=_is_of_test)
             try:
                 schema = [*_schema_of(probe.uri(folder.below(names[0])))] if names else []
             except errors.ConfigError as e:
@@ -117,7 +119,7 @@ class Parquet(base_format.Format):
                     if len(rivals) > 1
                     else []
                 )
-                doubts += _doubts_on_versions(probe, at)
+                doubts += folder_probe.splits_of_folders(folders, at, "Parquet files")[1]
                 yield Finding("parquet", evidence, settings, (note,), doubts=tuple(doubts))
                 return
 
@@ -137,15 +139,8 @@ class Parquet(base_format.Format):
                     )
 
 
-def _doubts_on_versions(probe: FolderProbe, at: str) -> Iterator[str]:
-    """Yields a doubt if several folders, which are no splits, hold files: Hugging Face keeps versions of a set so."""
-    held = [each for each in folder_probe.with_inner(probe, at) if each.ending(".parquet")]
-    names = [posixpath.basename(each.path) for each in held if each.path != at]
-    if len(names) > 1 and None in map(folder_probe.split_meant, names):
-        yield (
-            f"Parquet files are in several folders ({name_some(names)}), and all would be read: if each is a version "
-            "of the set, give one as --input"
-        )
+def _is_of_test(path: str) -> bool:
+    return folder_probe.split_meant(posixpath.basename(path)) == "test"
 
 
 _LABEL_KEYS = ("label", "class", "target", "labels", "fine_label")

@@ -124,6 +124,12 @@ def labelme(*shapes: object, **flags: bool) -> str:
             ["split={by: directory, rename: {val: validation}}"],
             id="tars-of-validation-alone",
         ),
+        pytest.param(
+            {f"{split}/00.tfrec": folder_shapes.tfrecords() for split in ("train", "val", "test")},
+            "1 TFRecord file (00.tfrec)",
+            ["split={by: directory, rename: {val: validation}}"],
+            id="tfrecords-in-folders-of-splits",
+        ),
     ],
 )
 def test_evidence_has_counts_and_settings_are_those_that_differ(
