@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import scipy.io
 from PIL import Image
 
 from tests import image_sets
@@ -46,6 +47,12 @@ _PATIENTS = images("patches/{patient_004_node_0,patient_005_node_1}/p_#.png")
 def _npy(values: Any) -> bytes:
     data = io.BytesIO()
     np.save(data, values)
+    return data.getvalue()
+
+
+def _mat(**arrays: np.ndarray) -> bytes:
+    data = io.BytesIO()
+    scipy.io.savemat(data, arrays)
     return data.getvalue()
 
 
@@ -1103,6 +1110,11 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("its other columns are not stored unless columns names them: none",),
         {"test-0.parquet": parquet({"image": [{"bytes": b"x"}]})}
         | {"train-0.parquet": parquet({"image": [{"bytes": b"x"}], "label": [1]})},
+    ),
+    "pixels-of-matlab-in-one-axis": (
+        None,
+        ("the pixels of an image are one axis in a.mat#train_data (|u1, 4 x 64), and MATLAB counts down the columns",),
+        {"a.mat": _mat(train_data=_PIXELS[..., 0].reshape(4, 64), train_labels=_COUNT)},
     ),
     "other-files": (
         "coco",

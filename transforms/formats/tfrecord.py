@@ -60,7 +60,7 @@ class Tfrecord(base_format.Format):
         held = [each for each in folder_probe.with_inner(probe, at) if _records_in(each)]
         held.sort(key=lambda each: folder_probe.split_meant(each.path) == "test")  # tests may have no labels
         for folder in held[:1]:
-            names = _records_in(folder)
+            names = sorted(_records_in(folder), key=_is_of_test)
             if "catalog.json" in folder.files:
                 return  # a data set of imagebeam
             keys = _keys_of(probe.uri(folder.below(names[0])))
@@ -81,10 +81,19 @@ class Tfrecord(base_format.Format):
                     settings["label"] = {"by": "column", "column": label, "type": "int"}
             if not all(map(split_of, names)):
                 settings["split"] = {"by": "none"}
+            named = sorted({split_of(name) or "" for each in held for name in _records_in(each)})
+            if rename := {
+                name: meant for name in named if name[-1:].isdigit() and (meant := folder_probe.split_meant(name))
+            }:
+                settings["split.rename"] = rename  # train00-2071.tfrec: a number of the file, and no split of its own
             of_splits, doubts = folder_probe.splits_of_folders(held, at, "TFRecord files")
             if image is None:
                 doubts = ("no feature of the first record is known to hold images", *doubts)
             yield Finding("tfrecord", evidence, settings | of_splits, notes, doubts=doubts)
+
+
+def _is_of_test(name: str) -> bool:
+    return folder_probe.split_meant(split_of(name) or "") == "test"
 
 
 def _records_in(folder: folder_probe.Folder) -> list[str]:

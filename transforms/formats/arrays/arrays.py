@@ -150,6 +150,11 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
             settings["split"] = {"by": "source"}
     shown = f"{evidence}: images in {name_some([str(place) for place in places], 2)}"
     doubts, notes = _left_out(roles, [*files.all_arrays()])
+    if flat := [place for place in places if place.uri.endswith(packed_file.MATLAB) and len(place.array.shape) == 2]:
+        doubts += (
+            f"the pixels of an image are one axis in {flat[0]}, and MATLAB counts down the columns: if images would be "
+            "turned, save them as an array of N x height x width",
+        )
     if wrong := [place for place in places if place.array.dtype not in ("|u1", "u1", "uint8", "<u1")]:
         note = f"{wrong[0]} is not of uint8, and images are taken as uint8, 0 to 255: save it so"
         return Finding(preset, shown, settings, doubts=(note,), input=path)

@@ -130,6 +130,12 @@ def labelme(*shapes: object, **flags: bool) -> str:
             ["split={by: directory, rename: {val: validation}}"],
             id="tfrecords-in-folders-of-splits",
         ),
+        pytest.param(
+            {f"{name}-9.tfrec": folder_shapes.tfrecords() for name in ("test00", "ld_train00", "ld_train01")},
+            "3 TFRecord files (ld_train00-9.tfrec, ld_train01-9.tfrec, ...)",
+            ["split.rename={test00: test, train00: train, train01: train}"],
+            id="tfrecords-with-the-number-of-the-file-in-the-split",
+        ),
     ],
 )
 def test_evidence_has_counts_and_settings_are_those_that_differ(
