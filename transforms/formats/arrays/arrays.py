@@ -78,8 +78,9 @@ class Arrays(base_format.Format):
         first, finding = next(((each, found) for each in places if (found := _find_in(probe, each, at))), (None, None))
         if first is None or finding is None:
             return
-        places += [each for each in folder_probe.with_inner(probe, first.path) if each not in places]
-        others = [each.path for each in places if each is not first and _find_in(probe, each, at)]
+        later = places[places.index(first) + 1 :]
+        later += [each for each in folder_probe.with_inner(probe, first.path) if each not in places]
+        others = [each.path for each in later if _find_in(probe, each, at)]
         if others:
             doubt = f"arrays are in {name_some(others)}, too, and only {first.path or 'the folder'} is read"
             finding = dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
