@@ -1116,6 +1116,31 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("the pixels of an image are one axis in a.mat#train_data (|u1, 4 x 64), and MATLAB counts down the columns",),
         {"a.mat": _mat(train_data=_PIXELS[..., 0].reshape(4, 64), train_labels=_COUNT)},
     ),
+    "labels-beside-rows-of-pixels": (
+        None,
+        ("no column is a label, and the rows of y_train.csv are not read",),
+        {"X_train.csv": "\n".join([",".join(["9"] * 64)] * 4), "y_train.csv": "1,0\n0,1\n1,0\n0,1\n"},
+    ),
+    "table-beside-tfrecords": (
+        "tfrecord",
+        ("also there, and not read: labels.csv",),
+        {"a-train.tfrecord-00000-of-00001": tfrecords(), "labels.csv": "id,label\n1,a\n"},
+    ),
+    "classes-two-folders-below-beside-tests": (
+        None,
+        ("scans/scans holds no images, but the folders benign, malignant: are these classes?",),
+        images("scans/scans/{benign,malignant}/#.png", "Test cases/t#.png"),
+    ),
+    "frames-beside-their-flow": (
+        None,
+        ("flow, jpegs all hold the folders v_Bow_g01, v_Bow_g02: for these as the classes set",),
+        images("jpegs/{v_Bow_g01,v_Bow_g02}/frame#.jpg", "flow/{u,v}/{v_Bow_g01,v_Bow_g02}/frame#.jpg"),
+    ),
+    "boxes-turned-in-cvat": (
+        "coco",
+        ("boxes are turned by the attribute rotation: the box around each is stored, and not its angle",),
+        images("images/#.jpg") | {"annotations/a_train.json": coco(attributes={"occluded": False, "rotation": 35.5})},
+    ),
     "other-files": (
         "coco",
         ("also there, and not read: a.token, b0.pkl and 3 other .pkl files, data.mdb_, x",),

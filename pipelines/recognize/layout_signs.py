@@ -185,8 +185,12 @@ def _without_images(probe: FolderProbe, holder: Folder) -> Folder | None:
     """Returns the first folder that holds several folders of images, where the others hold images: Defect/dent."""
     looked = [*probe.some(holder, holder.folders)]
     are_mixed = any(each.images for each in looked)
-    deeper = (each for each in looked if not each.images and len(each.folders) > 1)
-    return next(deeper, None) if are_mixed else None
+    for each in looked if are_mixed else ():
+        while not each.images and len(each.folders) == 1:  # scans/scans/benign
+            each = probe.look(each.below(each.folders[0]))
+        if not each.images and each.folders:
+            return each
+    return None
 
 
 def _notes_on_depth(probe: FolderProbe, holder: Folder) -> list[str]:
@@ -212,10 +216,11 @@ def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
     ]
     if len(of_one) > 1 and len(of_one) == sum(len(each.folders) for each in looked):  # IMD002/IMD002_lesion
         return f"{name_some(of_one)} begin with the name of the folder above: parts of an example, not of a class"
-    inner = [each.folders for each in looked if not each.images]
+    without = [each for each in looked if not each.images]
+    inner = [{*each.folders, *_folders_below(probe, each)} for each in without]
     if len(inner) < max(2, len(looked)) or len(names := sorted({*inner[0]}.intersection(*inner[1:]))) < 2:
         return ""
-    if name_signs.are_parts(names):
+    if name_signs.are_parts(names) and {*names} <= {*looked[0].folders}:
         first, *others = (probe.look(looked[0].below(name)) for name in names)
         are_aligned = first.images and all(each.stems == first.stems for each in others)
         where = f"{name_some(names)} in {looked[0].path}"
@@ -224,6 +229,12 @@ def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
         f"{name_some([posixpath.basename(each.path) for each in looked])} all hold the folders {name_some(names)}: for "
         "these as the classes set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
     )
+
+
+def _folders_below(probe: FolderProbe, folder: Folder) -> set[str]:
+    """Returns the names of the folders two levels below, if a few of those one level below hold no images."""
+    below = [*probe.some(folder, folder.folders)]
+    return set() if any(each.images for each in below) else {name for each in below for name in each.folders}
 
 
 def _hold_images(probe: FolderProbe, folder: Folder) -> bool:

@@ -44,8 +44,9 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
     _walk(probe)
     seen = _divide(probe, finding, reading)
     images = [*_images(finding, reading, seen), *_without_files(probe, reading, seen)]
-    if reading.num_pictures:  # of the files beside containers nothing is known
-        return LeftOut(tuple(each.text for each in images if each.is_doubt))
+    if reading.num_pictures:
+        doubts = tuple(each.text for each in images if each.is_doubt)
+        return LeftOut(doubts, (*unread_files.rest(seen, (), " ".join((_said_by(finding), *doubts))),))
     lines = [*images, *_lines(probe, finding, reading, seen)]
     said = _said_by(finding)
     lines = [each for each in lines if each.names_splits or not each.paths or any(p not in said for p in each.paths)]
@@ -128,7 +129,10 @@ def _reading_of(probe: FolderProbe, finding: Finding, config: config_lib.Config)
     except (OSError, errors.ConfigError):  # the plan says so
         return None
     if reads is None:  # images are in containers
-        no_images = base_format.Reads(base_format.is_no_file)
+        is_container = config.source.format.is_container
+        no_images = base_format.Reads(
+            base_format.is_no_file, is_partner=lambda path: is_container(posixpath.basename(path))
+        )
         return _Reading(finding.input, config, no_images, frozenset(), _NUM_PICTURES)
     named = frozenset(_texts(config.model_dump(include={"source", "split", "label"})))
     return _Reading(finding.input, config, reads, named)

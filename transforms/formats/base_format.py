@@ -200,6 +200,11 @@ class Format(abc.ABC):
         return None
 
     @classmethod
+    def is_container(cls, name: str) -> bool:
+        """Returns whether a file, by its name, may hold images of this format; others beside it are not read."""
+        return True
+
+    @classmethod
     def remarks(cls, probe: folder_probe.FolderProbe) -> Iterator[str]:
         """Yields remarks on files of this format that are not read, and what to do."""
         return iter(())

@@ -13,6 +13,7 @@ from imagebeam.transforms.sources import folder_probe
 _OF_IMAGE = re.compile(rb'\{[^{}]*"file_name"[^{}]*\}')
 _OF_OBJECT = re.compile(rb'\{[^{}]*"image_id"[^{}]*\}')
 _INNER = re.compile(rb"(:\s*)\{[^{}]*\}")
+_TURNED = re.compile(rb'"attributes"\s*:\s*\{[^{}]*"rotation"\s*:\s*(-?(?!0+(?:\.0*)?[,\s}])[\d.]+)')
 _STORED = (
     *("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"),
     *("caption", "segments_info", "keypoints", "num_keypoints"),
@@ -28,6 +29,7 @@ class Heads(NamedTuple):
 
     images: Sequence[Mapping[str, Any]]
     objects: Sequence[Mapping[str, Any]]
+    turned: Sequence[bytes] = ()  # the angles of boxes that CVAT has turned
 
     @property
     def may_have_outlines(self) -> bool:
@@ -37,6 +39,8 @@ class Heads(NamedTuple):
         """Yields a line on the fields of objects that no preset stores, and one on those of images but the one used."""
         if left := [name for name in _fields_of(self.objects) if name not in _STORED]:
             yield f"the fields {', '.join(left)} of objects are not stored"
+        if self.turned:
+            yield "boxes are turned by the attribute rotation: the box around each is stored, and not its angle"
         if left := [name for name in _fields_of(self.images) if name not in (*_ON_IMAGES, used)]:
             yield f"the fields {', '.join(left)} of images are not stored unless columns names them"
 
@@ -100,9 +104,10 @@ class Heads(NamedTuple):
 def read(probe: folder_probe.FolderProbe, paths: Sequence[str]) -> Heads:
     """Returns the entries of files at paths below the root of a probe."""
     text = b"\n".join(end for path in paths for end in (probe.head(path), probe.tail(path)))
+    turned = _TURNED.findall(text)
     text = _INNER.sub(rb"\g<1>0", text)
     images, objects = ([*_parse(pattern.findall(text))] for pattern in (_OF_IMAGE, _OF_OBJECT))
-    return Heads([each for each in images if "image_id" not in each], objects)
+    return Heads([each for each in images if "image_id" not in each], objects, turned)
 
 
 def _parse(texts: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:

@@ -137,7 +137,7 @@ def _add_object(entry: Any, images: ImageTable, objects: ObjectTable, rule: Obje
             left_out[OTHER_CATEGORY] += 1
             return
         height, width = images.heights[image], images.widths[image]
-        x, y, box_width, box_height = _box(fields.get("bbox"))
+        x, y, box_width, box_height = _around(_box(fields.get("bbox")), fields.get("attributes"))
         if box_width == 0 or box_height == 0:
             left_out[NO_AREA] += 1
             return
@@ -161,6 +161,17 @@ def _box(value: Any) -> tuple[float, float, float, float]:
     if value[2] < 0 or value[3] < 0:
         raise ValueError(f"bbox {annotation_tables.show(value)} has a negative size; expected [x, y, width, height]")
     return tuple(map(float, value))  # type: ignore[return-value]
+
+
+def _around(box: tuple[float, float, float, float], attributes: Any) -> tuple[float, float, float, float]:
+    """Returns the box around one that CVAT has turned by an attribute, in degrees."""
+    degrees = attributes.get("rotation") if isinstance(attributes, dict) else None
+    if not degrees or not _is_number(degrees):
+        return box
+    x, y, width, height = box
+    sine, cosine = abs(math.sin(math.radians(degrees))), abs(math.cos(math.radians(degrees)))
+    across, down = width * cosine + height * sine, width * sine + height * cosine
+    return x + (width - across) / 2, y + (height - down) / 2, across, down
 
 
 def _keypoints(value: Any, height: int, width: int, count: int) -> list[float]:

@@ -41,6 +41,10 @@ class Idx(base_format.Format):
         return find_arrays.find(wanted, request)
 
     @classmethod
+    def is_container(cls, name: str) -> bool:
+        return _IDX.search(name) is not None
+
+    @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
         """Finds the files of MNIST and its relatives."""
         for folder in folder_probe.with_inner(probe, at):

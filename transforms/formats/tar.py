@@ -60,6 +60,10 @@ class Tar(base_format.Format):
         return TarSource(*TarSource.find(request.uri, request.include, request.output), request.fields)
 
     @classmethod
+    def is_container(cls, name: str) -> bool:
+        return TarSource.FILE_NAME.fullmatch(name) is not None
+
+    @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
         """Finds tars with files of one stem for each image."""
         for folder in folder_probe.with_inner(probe, at):

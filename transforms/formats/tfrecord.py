@@ -55,6 +55,10 @@ class Tfrecord(base_format.Format):
         return TfrecordSource(*TfrecordSource.find(request.uri, request.include, request.output), fields, self, keep)
 
     @classmethod
+    def is_container(cls, name: str) -> bool:
+        return not has_other_extension(name)
+
+    @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
         """Finds TFRecord files, and the keys of their features."""
         held = [each for each in folder_probe.with_inner(probe, at) if _records_in(each)]

@@ -17,6 +17,7 @@ from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folde
 
 if TYPE_CHECKING:
     from imagebeam.transforms.formats.arrays import array_places, find_arrays
+    from imagebeam.transforms.packed import pixel_csv
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Arrays(base_format.Format):
         except (OSError, packed_file.BrokenContentError):
             return ""
         return "for pixels in CSV set source.by: arrays, as the presets mnist_csv and fer2013 do"
+
+    @classmethod
+    def is_container(cls, name: str) -> bool:
+        return name.lower().endswith((*packed_file.ARRAYS, packed_file.CSV))
 
     @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -223,11 +228,7 @@ def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | No
     from imagebeam.transforms.formats.arrays import array_places  # late: NumPy
     from imagebeam.transforms.packed import pixel_csv  # late: NumPy
 
-    uri = probe.uri(path)
-    try:
-        table = pixel_csv.look_into(uri, input_places.stat_input(uri, uri).version)
-    except (OSError, packed_file.BrokenContentError):
-        return None
+    table = _look_into_csv(probe, path)
     if table is None:
         return None
     split = array_places.role_of(posixpath.basename(path).removesuffix(packed_file.CSV)).split
@@ -242,7 +243,10 @@ def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | No
         settings["label"] = {"by": "none"}
     elif label != array_source.LABEL:
         settings["label.column"] = label
-    evidence = f"{path} has {table.num_pixels:,} pixels of an image in each row"
+    side = math.isqrt(table.num_pixels)
+    is_square = side * side == table.num_pixels
+    size = f" ({side} x {side}, gray)" if is_square else ""
+    evidence = f"{path} has {table.num_pixels:,} pixels of an image in each row{size}"
     others = [name for name in table.names if name != label]
     doubts = []
     if others and label is None:
@@ -252,8 +256,29 @@ def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | No
             f"only {folder} is read: for tables in several folders set source.arrays.images={{train: {path}, ...}}"
         )
     notes = (f"its other columns are not stored unless columns names them: {', '.join(others)}",) if others else ()
-    if math.isqrt(table.num_pixels) ** 2 != table.num_pixels:
+    if label is None and (beside := _without_pixels(probe, folder)):
+        doubts.append(
+            f"no column is a label, and the rows of {name_some(beside)} are not read: for their labels put them into a "
+            "column of the table, or save the images and labels as .npy (docs/recipes/arrays.md)"
+        )
+    if not is_square:
         doubts.append(
             f"{table.num_pixels:,} pixels are no square: set source.arrays.shape to [height, width, channels]"
         )
     return Finding("mnist_csv", evidence, settings, notes if label else (), input=folder, doubts=tuple(doubts))
+
+
+def _look_into_csv(probe: FolderProbe, path: str) -> pixel_csv.PixelTable | None:
+    from imagebeam.transforms.packed import pixel_csv  # late: NumPy
+
+    uri = probe.uri(path)
+    try:
+        return pixel_csv.look_into(uri, input_places.stat_input(uri, uri).version)
+    except (OSError, packed_file.BrokenContentError):
+        return None
+
+
+def _without_pixels(probe: FolderProbe, at: str) -> list[str]:
+    """Returns the CSV files of a folder that hold no pixels."""
+    folder = probe.look(at)
+    return [name for name in folder.ending(packed_file.CSV) if _look_into_csv(probe, folder.below(name)) is None]

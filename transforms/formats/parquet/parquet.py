@@ -81,6 +81,10 @@ class Parquet(base_format.Format):
         return source
 
     @classmethod
+    def is_container(cls, name: str) -> bool:
+        return ParquetSource.FILE_NAME.fullmatch(name) is not None
+
+    @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
         """Finds Parquet files that hold the bytes of images, as those of Hugging Face."""
         folders = [each for each in folder_probe.with_inner(probe, at) if each.ending(".parquet")]

@@ -121,6 +121,15 @@ def test_box_outside_of_the_picture_is_clipped_at_its_edge(root: pathlib.Path, t
         assert (rest.rejects, rest.skipped) == ([], {})
 
 
+def test_box_that_cvat_has_turned_becomes_the_one_around_it(root: pathlib.Path, train: Fields) -> None:
+    for degrees, edges in [(90, (15 / 40, 25 / 40, 5 / 30, 25 / 30)), (0.0, (10 / 40, 30 / 40, 10 / 30, 20 / 30))]:
+        object_ = coco_sets.objects_of(train, 16)[0]
+        object_ |= {"bbox": [10, 10, 20, 10], "attributes": {"occluded": False, "rotation": degrees}}
+        refs, _ = list_changed(root, train)
+        names = [f"image/object/bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax")]
+        assert [values(refs[1])[name] for name in names] == [pytest.approx([edge]) for edge in edges]
+
+
 def test_object_without_area_in_the_picture_is_dropped_and_counted(root: pathlib.Path, train: Fields) -> None:
     for change, kind in [
         ({"bbox": [40, 0, 5, 5]}, "object_outside_image"),  # right-of-it
