@@ -236,7 +236,10 @@ _REMEDIES = {
     "java.net.ConnectException": "the job server does not reach its cluster: start that, or correct the server's "
     "--flink-master",
     "All masters are unresponsive": _NO_SPARK,
-    "No active SparkContext": _NO_SPARK,  # Spark 3.5 says only this, after its three attempts
+    # After its three attempts Spark 3.5 stops the context while another thread still makes it, which then fails here or
+    # there.
+    "No active SparkContext": _NO_SPARK,
+    'because the return value of "org.apache.spark.Spark': _NO_SPARK,
     "Insufficient number of network buffers": "give a lower --parallelism, or Flink a higher "
     "taskmanager.memory.network.max",
     "NoResourceAvailableException": "the cluster has too few free slots: start more TaskManagers, or give a lower "

@@ -52,6 +52,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs.Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module", params=["NameNode", "HttpFS"])
+def port(
+    request: pytest.FixtureRequest, cluster: hdfs.Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
+    if request.param == "NameNode":
+        yield cluster.port
+    else:
+        with hdfs.run_gateway(cluster, tmp_path_factory.mktemp("gateway")) as port:
+            yield port
+
+
 @pytest.fixture(scope="module")
 def stored(cluster: hdfs.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Stored:
     """NUM_IMAGES images of two classes, some of them with odd names."""
@@ -76,14 +87,17 @@ def upload(cluster: hdfs.Cluster, folder: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_images_are_read_and_shards_written_as_on_the_local_disk(stored: Stored, tmp_path: pathlib.Path) -> None:
-    completed = convert(stored.uri("images"), stored.uri("out"), workers=2)
+def test_images_are_read_and_shards_written_as_on_the_local_disk(
+    stored: Stored, port: int, tmp_path: pathlib.Path
+) -> None:
+    output = f"out-{port}"
+    completed = convert(stored.uri("images", port), stored.uri(output, port), workers=2)
     assert f"listed    {NUM_IMAGES} images" in completed.stdout
-    assert_same(stored.download("out", tmp_path / "found"), stored.expected)
-    assert not stored.cluster.filesystem().exists("/out/.imagebeam/lock")
-    again = convert(stored.uri("images"), stored.uri("out"))
+    assert_same(stored.download(output, tmp_path / "found"), stored.expected)
+    assert not stored.cluster.filesystem().exists(f"/{output}/.imagebeam/lock")
+    again = convert(stored.uri("images", port), stored.uri(output, port))
     assert "holds this dataset already" in again.stdout
-    verified = command_line.succeed("verify", stored.uri("out")).stdout
+    verified = command_line.succeed("verify", stored.uri(output, port)).stdout
     assert f"{NUM_IMAGES} records in 4 shards match the catalog" in verified
 
 
@@ -178,15 +192,15 @@ def test_updates_at_hdfs_write_what_differs_though_all_times_do(cluster: hdfs.Cl
     assert status.status(dataset).state == "committed"
 
 
-def test_operation_is_done_once_whatever_answer_is_lost(cluster: hdfs.Cluster) -> None:
-    with faults.FaultyProxy(f"http://127.0.0.1:{cluster.port}", seed=0, fraction=0, rewrite_hosts=True) as proxy:
-        folder = f"hdfs://beam@127.0.0.1:{proxy.port}/lost"
-        lost_answers.check_server(storage.storage_of(folder), folder, proxy)
+def test_operation_is_done_once_whatever_answer_is_lost(cluster: hdfs.Cluster, port: int) -> None:
+    with faults.FaultyProxy(f"http://127.0.0.1:{port}", seed=0, fraction=0, rewrite_hosts=True) as proxy:
+        folder = f"hdfs://beam@127.0.0.1:{proxy.port}/lost-{port}"
+        lost_answers.check_server(storage.storage_of(folder), folder, proxy, replaces_at_once=port == cluster.port)
 
 
-def test_two_runs_commit_one_whole_dataset(cluster: hdfs.Cluster) -> None:
+def test_two_runs_commit_one_whole_dataset(port: int) -> None:
     for number, case in enumerate(races.CASES_OF_STORAGES):
-        races.play(f"{cluster.address}/races/{number}", *case)
+        races.play(f"hdfs://beam@127.0.0.1:{port}/races-{port}/{number}", *case)
 
 
 @pytest.mark.parametrize(

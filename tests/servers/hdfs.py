@@ -1,4 +1,7 @@
-"""A Hadoop file system on this machine for tests: hdfs_cluster/, compiled once and kept in the user's cache."""
+"""A Hadoop file system on this machine for tests: hdfs_cluster/, compiled once and kept in the user's cache.
+
+httpfs/ is HttpFS, the gateway in front of it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from tests.servers import java_programs
+from tests.servers import clusters, java_programs
 
 _SOURCE = pathlib.Path(__file__).parent / "hdfs_cluster"
 
@@ -64,3 +67,26 @@ def run(folder: pathlib.Path) -> Iterator[Cluster]:
     """Runs a cluster that keeps its files in `folder`. Skips the test where there is no Java or Maven, or no jars."""
     with java_programs.run(_SOURCE, "MiniHdfs", folder) as program:
         yield Cluster(program)
+
+
+@contextlib.contextmanager
+def run_gateway(cluster: Cluster, folder: pathlib.Path) -> Iterator[int]:
+    """Runs HttpFS in front of a cluster, with its files in `folder`; yields its port. Skips the test as `run` does."""
+    jars = java_programs.prepare(_SOURCE.with_name("httpfs"))
+    settings = {
+        "fs.defaultFS": f"hdfs://{cluster.host}:{cluster.rpc_port}",
+        "hadoop.tmp.dir": folder,
+        "httpfs.http.hostname": cluster.host,
+        "httpfs.http.port": 0,
+    }
+    properties = [f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items()]
+    for name in ("core-site.xml", "httpfs-site.xml"):  # of the client and of the server
+        (folder / name).write_text(f"<configuration>{''.join(properties)}</configuration>")
+    command = ["java", "-Xmx256m", *java_programs.SMALL, "--add-opens=java.base/java.lang=ALL-UNNAMED"]
+    command += [f"-Dhttpfs.{each}.dir={folder}" for each in ("home", "config", "log", "temp")]
+    command += ["-cp", f"{folder}:{jars}/*", "org.apache.hadoop.fs.http.server.HttpFSServerWebServer"]
+    gateway = clusters.Program(folder, "httpfs", command)
+    try:
+        yield int(gateway.find(r"Started ServerConnector.*:(\d+)}"))
+    finally:
+        gateway.stop()

@@ -54,6 +54,9 @@ public class MiniHdfs {
         // A writer that is ahead of the news of its last block asks again after 10 ms, not 400.
         settings.set("dfs.client.block.write.locateFollowingBlock.initial.delay.ms", "10");
         settings.set("dfs.client.block.write.locateFollowingBlock.retries", "10");
+        String gateway = "hadoop.proxyuser." + System.getProperty("user.name"); // HttpFS acts for its users
+        settings.set(gateway + ".hosts", "127.0.0.1");
+        settings.set(gateway + ".groups", "*");
         cluster = new MiniDFSCluster.Builder(settings, folder).numDataNodes(DATA_NODES).build();
         cluster.waitActive();
         running = new ArrayList<>(cluster.getDataNodes());

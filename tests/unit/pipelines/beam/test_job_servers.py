@@ -154,6 +154,7 @@ def test_address_of_something_else_is_no_job_server() -> None:
         ("Pipeline a failed in state FAILED: java.net.ConnectException: Connection refused", "--flink-master"),
         ("org.apache.spark.SparkException: All masters are unresponsive! Giving up.", "--spark-master-url"),
         ("No active SparkContext.", "--spark-master-url"),
+        ('because the return value of "org.apache.spark.SparkContext._taskScheduler()" is null', "--spark-master-url"),
         ("Insufficient number of network buffers: required 512, but only 508 available.", "network.max"),
         ("NoResourceAvailableException: Slot request bulk is not fulfillable!", "--parallelism"),
     ],
