@@ -134,9 +134,7 @@ def check(
     raise AssertionError
 
 
-def check_server(
-    store: storage.Storage, folder: str, proxy: faults.FaultyProxy, replaces_at_once: bool = True
-) -> None:
+def check_server(store: storage.Storage, folder: str, proxy: faults.FaultyProxy, replaces_at_once: bool = True) -> None:
     """Loses each answer of a server in turn, for every operation; a file that is replaced is never read in part."""
     for name, operation in OPERATIONS.items():
         with case_tables.named(name):

@@ -1,15 +1,17 @@
-"""Two runs on one output at the same time, on gs://: one commits, and the other one says why not. See test_hdfs.py."""
+"""Two runs on one output at the same time: one commits, and the other one says why not. See also test_hdfs.py."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import pathlib
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
+import fsspec
 import pytest
 
 from imagebeam import catalog as catalog_lib
@@ -19,7 +21,7 @@ from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights, run_records
 from tests import command_line, image_sets, races
-from tests.servers import gcs
+from tests.servers import azurite, gcs, hdfs
 
 pytestmark = pytest.mark.integration
 
@@ -100,20 +102,35 @@ def _is_written(path: pathlib.Path) -> bool:
         return False
 
 
-@pytest.fixture(params=["local", "gs"])
-def place(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> tuple[str, dict[str, str], Callable[[], set[str]]]:
+Place: TypeAlias = tuple[str, dict[str, str], Callable[[], set[str]]]
+
+
+@pytest.fixture(params=["local", "gs", "az", "hdfs"])
+def place(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Place]:
     """Where to write: the address, the environment for it, and the names of all files there."""
+
+    def found_by(filesystem: Any, root: str) -> set[str]:
+        filesystem.invalidate_cache()
+        return {path.rpartition("/out/")[2] for path in filesystem.find(root)}
+
     if request.param == "local":
         root = tmp_path / "out"
-        return str(root), {}, lambda: {str(path.relative_to(root)) for path in root.rglob("*") if _is_written(path)}
-    emulator: gcs.Emulator = request.getfixturevalue("emulator")
-    bucket: Any = emulator.bucket(f"b{time.monotonic_ns()}")
-    environment = {**emulator.environment, "HADOOP_USER_NAME": "nobody"}
-    return (
-        f"gs://{bucket.name}/out",
-        environment,
-        lambda: {blob.name.removeprefix("out/") for blob in bucket.list_blobs(prefix="out/")},
-    )
+        yield str(root), {}, lambda: {str(path.relative_to(root)) for path in root.rglob("*") if _is_written(path)}
+    elif request.param == "gs":
+        emulator: gcs.Emulator = request.getfixturevalue("emulator")
+        bucket: Any = emulator.bucket(f"b{time.monotonic_ns()}")
+        environment = {**emulator.environment, "HADOOP_USER_NAME": "nobody"}
+        blobs = functools.partial(bucket.list_blobs, prefix="out/")
+        yield f"gs://{bucket.name}/out", environment, lambda: {blob.name.removeprefix("out/") for blob in blobs()}
+    elif request.param == "az":
+        with azurite.run() as connection:
+            filesystem = fsspec.filesystem("az", connection_string=connection)
+            filesystem.mkdir("pets")
+            names = functools.partial(found_by, filesystem, "pets/out")
+            yield "az://pets/out", {"AZURE_STORAGE_CONNECTION_STRING": connection}, names
+    else:
+        with hdfs.run(tmp_path) as cluster:
+            yield f"{cluster.address}/out", {}, functools.partial(found_by, cluster.filesystem(), "/out")
 
 
 def start(images: pathlib.Path, output: str, environment: dict[str, str], *more: str) -> command_line.Process:
@@ -131,7 +148,7 @@ def stop_once(process: command_line.Process, is_there: Callable[[], bool]) -> bo
     return False
 
 
-def test_second_of_two_runs_at_once_ends_with_exit_code_5(images: pathlib.Path, place: Any) -> None:
+def test_second_of_two_runs_at_once_ends_with_exit_code_5(images: pathlib.Path, place: Place) -> None:
     output, environment, names = place
     first = start(images, output, environment)
     assert stop_once(first, lambda: ".imagebeam/lock" in names())  # however slow the second one starts
@@ -140,6 +157,7 @@ def test_second_of_two_runs_at_once_ends_with_exit_code_5(images: pathlib.Path, 
     assert "another run writes to this output" in complaint and f"(process {first.pid} on " in complaint
     command_line.finish(first, 0)
     assert not {name for name in names() if name.startswith(".imagebeam")}
+    command_line.run("verify", output, environment=environment, exit_code=0)
 
 
 def test_run_that_lost_its_lock_leaves_the_others_dataset(images: pathlib.Path, emulator: gcs.Emulator) -> None:

@@ -240,7 +240,9 @@ class Spark(Cluster):
         self.address = "127.0.0.1:" + master.find(r"Starting Spark master at spark://127.0.0.1:(\d+)")
         for _ in range(num_workers):
             self.start_worker()
-        given = {"spark.executor.memory": "512m", "spark.ui.enabled": "false", **settings}
+        small = " ".join(java_programs.SMALL)  # half of the processor time: each job starts executors
+        given = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": small}
+        given |= {"spark.ui.enabled": "false", **settings}
         named = [f"-D{name.replace('_', '.')}={value}" for name, value in given.items()]
         self.server_command = *named, "JobServer", f"--spark-master-url=spark://{self.address}"
         self.start_server()
