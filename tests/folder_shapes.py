@@ -216,6 +216,8 @@ def _idx(before: str, after: str, end: str = "") -> dict[str, str | bytes]:
 
 
 # By name: the preset, the number of images that it lists, and the folder.
+_HALVES = {"train": range(4), "val": range(4, 8)}
+
 SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     "classes": ("image_folder", 12, images("cat/#.jpg", "dog/#.png", "owl/x/#.jpg")),
     "a-zip-of-classes": ("image_folder", 8, {"a.zip": packed(images("{cat,dog}/#.jpg"))}),
@@ -297,6 +299,12 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     ),
     "boxes-in-csv": ("box_csv", 4, images("train/#.jpg") | {"train/_annotations.csv": _BOX_ROWS}),
     "boxes-in-a-table-of-another-name": ("box_csv", 4, images("images/#.jpg") | {"boxes.csv": _BOX_ROWS}),
+    "coco-in-a-folder-of-its-name": (
+        "coco",
+        8,
+        images("core/PNG/#.jpg", numbers=range(8))
+        | {f"core/COCO/{split}.json": coco_json(numbers) for split, numbers in _HALVES.items()},
+    ),
     "coco": (
         "coco",
         8,
@@ -390,6 +398,14 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
             "gtFine/{train,val}/{aachen,bochum}/a_#_gtFine_{labelIds,instanceIds,color}.png",
         )
         | files("{}", "gtFine/{train,val}/{aachen,bochum}/a_#_gtFine_polygons.json"),
+    ),
+    "masks-of-cityscapes-in-folders-of-archives": (
+        "segmentation",
+        16,
+        images(
+            "leftImg8bit_trainvaltest/leftImg8bit/{train,val}/{aachen,bochum}/a_#_leftImg8bit.png",
+            "gtFine_trainvaltest/gtFine/{train,val}/{aachen,bochum}/a_#_gtFine_labelIds.png",
+        ),
     ),
     "masks-of-mmsegmentation": ("segmentation", 8, images("img_dir/{train,val}/#.jpg", "ann_dir/{train,val}/#.png")),
     "masks-of-loveda": (

@@ -729,8 +729,9 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     ),
     "column-of-a-few-values": (
         "kaggle",
-        ("the label is the column 'label' (1 different value in 4 rows: a); its others are part (wild, zoo)",),
-        images("p/#.jpg") | {"a.csv": rows("image,label,part", "{n}.jpg,a,{0}", ("zoo", "wild"), numbers=range(4))},
+        ("the label is the column 'label' (2 different values in 4 rows: a, b); its others are part (wild, zoo)",),
+        images("p/#.jpg")
+        | {"a.csv": rows("image,label,part", "{n}.jpg,{0},{1}", "ab", ("zoo", "wild"), numbers=range(4))},
     ),
     "names-of-classes-in-the-readme": (
         "imagefolder_metadata",
@@ -1040,7 +1041,7 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     ),
     "pixels-with-other-columns": (
         None,
-        ("its other columns, age, gender, are not stored: name the label in label.column",),
+        ("its other columns, age, gender, are not stored: for one as the label set label={by: column, column: NAME}",),
         {"a.csv": "age,gender,pixels\n" + "".join(f"{n},1,{' '.join(['7'] * 16)}\n" for n in range(4))},
     ),
     "parquet-of-two-images-a-row": (
@@ -1140,6 +1141,47 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         "coco",
         ("boxes are turned by the attribute rotation: the box around each is stored, and not its angle",),
         images("images/#.jpg") | {"annotations/a_train.json": coco(attributes={"occluded": False, "rotation": 35.5})},
+    ),
+    "json-that-names-images-that-are-not-there": (
+        None,
+        ("1 of 4 images of annotations/a_train.json that were looked up are not in images (3.jpg)",),
+        images("images/#.jpg", numbers=range(3)) | {"annotations/a_train.json": coco()},
+    ),
+    "table-of-zeros-alone": (
+        None,
+        ("a, b, c have the same value in all rows: placeholders, and no labels?",),
+        images("images/20#.jpg") | {"labels.csv": rows("id,a,b,c", "20{n},0,0,0", numbers=range(4))},
+    ),
+    "table-of-one-class": (
+        None,
+        ("cells of 'label' have the same value in all rows: placeholders, and no labels?",),
+        images("images/20#.jpg") | {"labels.csv": rows("image,label", "20{n}.jpg,0", numbers=range(4))},
+    ),
+    "labels-beside-splits-of-pixels": (
+        None,
+        ("no column is a label, and the rows of csvTestLabel 4x1.csv, csvTrainLabel 4x1.csv are not read",),
+        {f"csv{split}Images 4x64.csv": "\n".join([",".join(["9"] * 64)] * 4) for split in ("Train", "Test")}
+        | {f"csv{split}Label 4x1.csv": "1\n0\n1\n0\n" for split in ("Train", "Test")},
+    ),
+    "names-of-classes-after-pixels": (
+        None,
+        ("its other columns, kind, are not stored: for one as the label set label={by: column, column: kind}",),
+        {"data.csv": rows(",".join([*(f"pixel_{n:04}" for n in range(64)), "kind"]), "9," * 64 + "ka")},
+    ),
+    "table-of-labels-beside-arrays": (
+        None,
+        ("no array holds labels, and the rows of train_labels.csv are not read: save labels in the order of",),
+        {"train_images.npy": _npy(_PIXELS), "train_labels.csv": rows("id,label", "{n},{n}", numbers=range(4))},
+    ),
+    "tests-among-classes": (
+        None,
+        ("alien_test: name of a split, not of a class?",),
+        images("{alien_test/x,cloudy/c,foggy/f}#.jpg"),
+    ),
+    "short-names-of-splits-above-masks": (
+        None,
+        ("DIS-TE1, DIS-TR may be splits, and all images would be divided by hash",),
+        images("DIS-{TR,TE1}/im/x#.jpg") | {f"DIS-{s}/gt/x{n}.png": _mask(2) for s in ("TR", "TE1") for n in range(4)},
     ),
     "other-files": (
         "coco",

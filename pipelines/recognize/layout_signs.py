@@ -134,6 +134,8 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
         n for n in first if _is_split(n) or (folder_probe.split_meant(n) and any(o in n for o in first if o != n))
     ]:
         doubts.append(f"{name_some(named)}: names of a split, not of classes")
+    elif 0 < len(tests := [n for n in first if folder_probe.split_meant(n) in _NOT_TRAINED]) < len(first):
+        doubts.append(f"{name_some(tests)}: name of a split, not of a class?")
     if copies := [name for name in first if (of := _COPY.sub("", name)) != name and of in first]:
         doubts.append(f"{name_some(copies)}: a copy of another class, by the name")
     doubts += [*filter(None, (_folders_of_names(probe, each) for each in holders))][:1]
@@ -155,6 +157,7 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
     return tuple(dict.fromkeys(doubts))
 
 
+_NOT_TRAINED = ("validation", "test")  # bullet_train may be a class
 _COPY = re.compile(r"(?i)^copy of |[ _-]+\(?(copy|old|bak|backup)\)?( ?\(?\d+\)?)?$| ?\(\d+\)$")
 _BEGINNING = re.compile(r"[0-9a-f]{1,4}")
 
@@ -435,6 +438,8 @@ def find_lists_of_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
                     "split.lists": paths,
                 }
                 classes = {match[1] for each in images.images if (match := _PET.fullmatch(each))}
+                if not classes:
+                    return
                 others = [each for each in images.images if not _PET.fullmatch(each)]
                 doubts = [f"{name_some(others)} state no class before a number"] if others else []
                 if len(classes) == 1 or all(map(name_signs.COUNTED.search, classes)):

@@ -1,7 +1,8 @@
 """Finds masks in folders that differ from those of the images at any level: leftImg8bit/train/ulm and gtFine/train/ulm.
 
-The paths of a folder of images and of its folder of masks differ in one place: by one name, or one in place of two. The
-names of files are compared without the ending that all images of a folder share.
+The paths of a folder of images and of its folder of masks differ in one place: by one name, one in place of two, or two
+of which the outer one, as of an archive, begins with the inner one: gtFine_trainvaltest/gtFine. The names of files are
+compared without the ending that all images of a folder share.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Place(NamedTuple):
 
     level: int
     num_levels: int
-    image: str
+    image: str  # of several levels if archives were unpacked into folders of their names
     mask: str
 
 
@@ -97,13 +98,14 @@ def _place_of(images: Sequence[str], masks: Sequence[str]) -> _Place | None:
     after = _num_equal(images[level:][::-1], masks[level:][::-1])
     image, mask = images[level : len(images) - after], masks[level : len(masks) - after]
     path = "/".join(mask)
-    if len(image) != 1 or not 1 <= len(mask) <= 2 or folder_probe.split_meant(image[0]) is not None:
+    are_wrapped = len(image) == len(mask) == 2 and all(outer.startswith(inner) for outer, inner in (image, mask))
+    if (len(image) != 1 and not are_wrapped) or not 1 <= len(mask) <= 2 or folder_probe.split_meant(image[0]):
         return None
     if name_signs.MASKS.search("/".join(images)) or not (
         mask_folders.holds_masks(path) or mask_folders.is_for_people(path)
     ):
         return None
-    return _Place(level, len(images), image[0], path)
+    return _Place(level, len(images), "/".join(image), path)
 
 
 def _num_equal(one: Sequence[str], other: Sequence[str]) -> int:
@@ -151,6 +153,8 @@ def _finding_of(
         if level == place.level:
             image.append(re.escape(place.image))
             mask.append(place.mask)
+        elif place.level < level <= place.level + place.image.count("/"):
+            continue
         elif not splits and folder_probe.splits_in(names).keys() == {*names}:
             splits = names
             image.append(f"(?P<split>{'|'.join(map(re.escape, names))})")

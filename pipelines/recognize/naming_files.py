@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -236,11 +237,12 @@ def is_no_split(path: str) -> bool:
 
 def mixed_splits(probe: FolderProbe) -> Iterator[Line]:
     """Yields what contradicts that images are divided into splits by hash: folders that are splits."""
-    for folder in probe.seen():
-        splits = {name: meant for name in folder.folders if (meant := folder_probe.split_meant(name))}
+    ways = (folder_probe.split_meant, "look like"), (folder_probe.split_of_short, "may be")
+    for folder, (meaning, verb) in itertools.product(probe.seen(), ways):
+        splits = {name: meant for name in folder.folders if (meant := meaning(name))}
         if len({*splits.values()}) > 1:
             text = (
-                f"{name_some([folder.below(name) for name in splits])} look like splits, and all images would be "
+                f"{name_some([folder.below(name) for name in splits])} {verb} splits, and all images would be "
                 f"divided by hash: convert each of these folders alone, or {_SPLITS_IN_TABLE}"
             )
             yield Line(text, is_doubt=True)

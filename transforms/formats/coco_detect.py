@@ -109,6 +109,7 @@ def _judge(finding: Finding, probe: FolderProbe, at: str, places: Mapping[str, _
     is_known = all({*each.splits()[1].values()} <= {split} for split, each in heads.items())
     is_used = len(places) == 1 and len({*splits.values()} - {None}) == len(splits) > 0
     doubts, notes, settings = [*finding.doubts], [*every.notes(name if is_used else "")], dict(finding.settings)
+    doubts += [line for split, each in places.items() for line in _missing(probe, at, each, heads[split].images)]
     if all(len(probe.head(posixpath.join(at, each.annotations))) < HEAD_BYTES for each in places.values()):
         doubts += filter(None, (each.judge_numbers() for each in heads.values()))
     if finding.preset != "coco_captions":
@@ -126,6 +127,20 @@ def _judge(finding: Finding, probe: FolderProbe, at: str, places: Mapping[str, _
             f"the field {name} of images may be the split ({shown}): set split={{by: column, column: {name}}}"
         )
     return dataclasses.replace(finding, settings=settings, notes=tuple(notes), often=often, doubts=tuple(doubts))
+
+
+def _missing(probe: FolderProbe, at: str, place: _Place, images: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields a doubt if some of the images that a file names are not in their folder, judged by a few."""
+    names = [name for each in images if isinstance(name := each["file_name"], str)]
+    asked = folder_probe.spread(names, _NUM_ASKED)[:_NUM_ASKED]
+    if missing := [name for name in asked if not probe.holds(posixpath.join(at, place.images, name))]:
+        yield (
+            f"{len(missing):,} of {len(asked):,} images of {place.annotations} that were looked up are not in "
+            f"{place.images or 'the folder'} ({folder_probe.name_some(missing, 2)})"
+        )
+
+
+_NUM_ASKED = 10
 
 
 def find_lvis(probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -156,12 +171,17 @@ def _folder_of_urls(probe: FolderProbe, at: str, head: bytes) -> str | None:
 
 
 _NUM_FOLDERS = 20
+_OF_JSON = re.compile("(?i)anno|coco|json")
+_NUM_DEEPER = 3  # folders of one that has no files: annotations/LIVECell/train.json
 
 
 def _holders(probe: FolderProbe, at: str) -> list[Folder]:
     root = probe.look(at)
     names = [name for name in root.folders if name_signs.ANNOTATIONS.search(name) or split_meant(name) is not None]
-    return [root, *(probe.look(root.below(name)) for name in names)]
+    holders = [probe.look(root.below(name)) for name in names]
+    empty = [each for name, each in zip(names, holders) if not each.files and _OF_JSON.search(name)]
+    deeper = [probe.look(each.below(name)) for each in empty for name in each.folders[:_NUM_DEEPER]]
+    return [root, *holders, *deeper]
 
 
 def _files_in(probe: FolderProbe, at: str) -> list[_File]:

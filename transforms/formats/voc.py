@@ -90,7 +90,8 @@ class Voc(base_format.ObjectFormat):
                 of_splits = Xml().doubt_on_splits(heads, folder_probe.split_meant(holder.path))
                 judged = box_signs.judge(boxes, Xml.BOXES, "source.voc")
                 is_from_0 = not judged.doubts and any(map(_EDGE_0.search, heads))
-                notes = [*([_NOTE_FROM_0] if is_from_0 else []), *filter(None, [Xml().unstored(heads)]), *judged.notes]
+                notes = [*found.notes, *([_NOTE_FROM_0] if is_from_0 else []), *judged.notes]
+                notes += filter(None, [Xml().unstored(heads)])
                 doubts = (*found.doubts, *judged.doubts, *filter(None, [of_splits, _ELSEWHERE if is_other else ""]))
                 yield dataclasses.replace(found, notes=tuple(notes), often=(_COUNTED_FROM_0,), doubts=doubts)
                 return
@@ -148,7 +149,8 @@ def _find_usual(probe: folder_probe.FolderProbe, at: str) -> Iterator[tuple[Find
             if found is not None:
                 evidence = f"{prefix}{images} is beside {prefix}{name}, which holds .xml files ({found[1]:,})"
                 settings, doubts = _voc_folders(probe, folder, images, name, found[0])
-                yield Finding("voc", evidence, settings, doubts=doubts), found[0]
+                notes = (*_flat(probe, folder.below(images), found[0]),)
+                yield Finding("voc", evidence, settings, notes, doubts=doubts), found[0]
                 return
         if (texts := folder.ending(".xml")) and (folder.images or folder.path != at):
             evidence = f"{prefix}{texts[0]} is beside images ({folder.count(len(texts), '.xml file')})"
@@ -156,6 +158,20 @@ def _find_usual(probe: folder_probe.FolderProbe, at: str) -> Iterator[tuple[Find
             doubts = () if paired >= folder_probe.NEARLY_ALL else (f"{paired:.0%} of the images beside them have one",)
             yield Finding("voc", evidence, doubts=doubts), folder
             return
+
+
+def _flat(probe: folder_probe.FolderProbe, images: str, holder: Folder) -> Iterator[str]:
+    """Yields what to do if .xml files are in one folder, and their images in several: images/cat/1.jpg and 1.xml."""
+    names = probe.look(images).folders
+    below = [probe.look(posixpath.join(images, name)) for name in names[:_NUM_BELOW]]
+    stems = {posixpath.splitext(name)[0] for name in holder.ending(".xml")}
+    is_flat = not probe.look(images).images and posixpath.basename(holder.path) not in names
+    if is_flat and any(stems & each.stems for each in below):
+        yield (
+            f"the images are in folders of {images} ({folder_probe.name_some(names)}), and their .xml files directly "
+            f"in {holder.path}: move each .xml file into a folder there with the name of the one of its image, or each "
+            f"image into {images}"
+        )
 
 
 def _find_several(probe: folder_probe.FolderProbe, root: Folder) -> tuple[Finding, Folder] | None:

@@ -75,7 +75,7 @@ def look_into(uri: str, version: int) -> PixelTable | None:
         return PixelTable(names, others, place, len(first), count, True, True) if count else None
     has_header = not _are_numbers(first)
     row = second if has_header else first
-    if len(row) != len(first) or not _are_numbers(row):
+    if len(row) != len(first):
         return None
     if has_header:
         given = [index for index, name in enumerate(header) if not _names_pixel(name)]
@@ -84,6 +84,8 @@ def look_into(uri: str, version: int) -> PixelTable | None:
         given = [0] if math.isqrt(len(row) - 1) ** 2 == len(row) - 1 else []
         pixels = list(range(len(given), len(row)))
     if len(pixels) < _MIN_PIXELS or len(given) > _MAX_OTHER_COLUMNS or pixels[-1] - pixels[0] != len(pixels) - 1:
+        return None
+    if not _are_numbers([row[index] for index in pixels]):  # a label may be a text
         return None
     names = tuple(first[index].strip() if has_header else found_array.LABEL for index in given)
     return PixelTable(names, tuple(given), pixels[0], len(row), len(pixels), False, has_header)

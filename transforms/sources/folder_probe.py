@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 _IGNORED = frozenset({"__MACOSX", "$RECYCLE.BIN", "lost+found"})
 _WORD = re.compile(r"[a-z]+")
 _WITH_SPLIT = re.compile(r"(?<=.)(split|set|data|im(age|g)s?|labels?|masks?)\Z")  # trainsplit, testset
-_BEFORE_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # seg|Train, SBU|Train
+BEFORE_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # seg|Train, SBU|Train
 
 
 class Bounds(NamedTuple):
@@ -269,8 +269,18 @@ def splits_named(name: str) -> set[str]:
 
 def words_of_splits(name: str) -> dict[str, str]:
     """Returns the words of a name that mean splits, in lower case, with these."""
-    words = (_WITH_SPLIT.sub("", word) for word in _WORD.findall(_BEFORE_CAPITAL.sub(" ", name).lower()))
+    words = (_WITH_SPLIT.sub("", word) for word in _words_in(name))
     return {word: name_signs.SPLIT_OF_WORD[word] for word in words if word in name_signs.SPLIT_OF_WORD}
+
+
+def split_of_short(name: str) -> str | None:
+    """Returns the split that a short word in a name may mean, such as `test` for `DIS-TE1`; None for other names."""
+    meant = {name_signs.SPLIT_OF_SHORT[word] for word in _words_in(name) if word in name_signs.SPLIT_OF_SHORT}
+    return meant.pop() if len(meant) == 1 else None
+
+
+def _words_in(name: str) -> list[str]:
+    return _WORD.findall(BEFORE_CAPITAL.sub(" ", name).lower())
 
 
 def may_be_split(name: str, values: Collection[str]) -> bool:

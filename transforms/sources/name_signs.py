@@ -107,7 +107,7 @@ OF_SUBJECT = r"slice|frame|tile|patch|crop|page"
 
 # Annotations or tables may be below it: it is looked into first.
 ANNOTATIONS = _any_of(
-    "anno|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets|table|data|train",
+    "anno|label|meta|list|split|csv|xml|json|coco|bbox|box|gt|truth|caption|imagesets|table|data|train",
 )
 # It is a file about the data set, and says nothing of one image.
 ON_THE_SET = _any_of(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from imagebeam import errors, storage
 from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.packed import array_files, found_array, packed_file
-from imagebeam.transforms.sources import input_places, name_signs
+from imagebeam.transforms.sources import folder_probe, input_places, name_signs
 
 SHOWN_ENDS = tuple(end for end in packed_file.ARRAYS if end.startswith("."))  # file extensions that errors name
 
@@ -153,7 +153,7 @@ def _has_arrays(names: Sequence[str]) -> bool:
 
 def role_of(name: str) -> Role:
     """Returns what the words of a name say."""
-    words = _WORD.findall(_JOINED.sub(r"\1 \2", name.lower()))
+    words = _WORD.findall(_JOINED.sub(r"\1 \2", folder_probe.BEFORE_CAPITAL.sub(" ", name).lower()))
     split = next((_SPLITS[word] for word in words if word in _SPLITS), "")
     for kind, known in (("classes", _CLASSES), ("labels", _LABELS), ("images", _IMAGES)):
         if known & set(words):

@@ -106,6 +106,7 @@ class Arrays(base_format.Format):
 _PRESETS = {"hdf5": packed_file.HDF5, "npz": (packed_file.NPZ, packed_file.NPY, packed_file.MATLAB)}
 _MAX_FILES = 40  # folders with more are not looked into
 _MAX_NOTE = 600  # characters of an error that is shown
+_LABELS_APART = "save labels in the order of the images as .npy, beside the images as .npy (docs/recipes/arrays.md)"
 
 
 def _find_in(probe: FolderProbe, folder: Folder, at: str) -> Finding | None:
@@ -161,9 +162,11 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
             f"the pixels of an image are one axis in {flat[0]}, and MATLAB counts down the columns: if images would be "
             "turned, save them as an array of N x height x width",
         )
+    if "label" in settings and (tables := probe.look(path).ending(packed_file.CSV, ".tsv")):
+        doubts += (f"no array holds labels, and the rows of {name_some(tables)} are not read: {_LABELS_APART}",)
     if wrong := [place for place in places if place.array.dtype not in ("|u1", "u1", "uint8", "<u1")]:
         note = f"{wrong[0]} is not of uint8, and images are taken as uint8, 0 to 255: save it so"
-        return Finding(preset, shown, settings, doubts=(note,), input=path)
+        return Finding(preset, shown, settings, doubts=(note, *doubts), input=path)
     return Finding(preset, shown, settings, notes, input=path, doubts=doubts)
 
 
@@ -250,7 +253,10 @@ def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | No
     others = [name for name in table.names if name != label]
     doubts = []
     if others and label is None:
-        doubts.append(f"its other columns, {', '.join(others)}, are not stored: name the label in label.column")
+        doubts.append(
+            f"its other columns, {', '.join(others)}, are not stored: for one as the label set label={{by: column, "
+            f"column: {others[0] if len(others) == 1 else 'NAME'}}}"
+        )
     if folder := posixpath.dirname(path):
         doubts.append(
             f"only {folder} is read: for tables in several folders set source.arrays.images={{train: {path}, ...}}"
@@ -259,7 +265,7 @@ def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | No
     if label is None and (beside := _without_pixels(probe, folder)):
         doubts.append(
             f"no column is a label, and the rows of {name_some(beside)} are not read: for their labels put them into a "
-            "column of the table, or save the images and labels as .npy (docs/recipes/arrays.md)"
+            f"column of the table, or {_LABELS_APART}"
         )
     if not is_square:
         doubts.append(

@@ -56,14 +56,15 @@ def _best_of(
 ) -> Iterator[Finding]:
     """Yields the findings in the best of several tables, with a note that names the others that could be meant.
 
-    Tables of tests come last, then those without a header, then text files; of the rest, the one with the most rows
-    whose images exist is the best.
+    Tables of tests and of placeholders come last, then those without a header, then text files; of the rest, the one
+    with the most rows whose images exist is the best.
     """
 
     def rank(each: tuple[table_heads.Table, list[Finding]]) -> tuple[bool, bool, bool, bool, float]:
         table, its = each
         kind = _order(table.path)[0]
-        return kind == _LAST, bool(its[0].doubts), not table.has_header, kind > 0, -_num_matched(probe, at, table)
+        is_last, num_rows = kind == _LAST or _has_placeholders(its[0]), _num_matched(probe, at, table)
+        return is_last, bool(its[0].doubts), not table.has_header, kind > 0, -num_rows
 
     found = sorted(found, key=rank) if len(found) > 1 else found
     (_, findings), *others = found
@@ -82,7 +83,8 @@ def _best_of(
     label = findings[0].settings.get("label.column", "label")
     alike = [each for each, _ in others if each.columns == columns or {label} & {*columns} & {*each.columns}]
     parts = [each.path for each in alike if _is_other_split(each, meant)]
-    if is_read and not parts and (own := _of_other_images(probe, at, found[0][0], [each for each, _ in others])):
+    labelled = [each for each, its in others if not _has_placeholders(its[0])]
+    if is_read and not parts and (own := _of_other_images(probe, at, found[0][0], labelled)):
         doubt = (
             f"{name_some(own)} have the same columns, of other images: a glob in source.manifest.path reads them, too"
         )
@@ -101,6 +103,17 @@ def _best_of(
         )
         findings[:] = [dataclasses.replace(each, doubts=(*each.doubts, doubt)) for each in findings]
     yield from findings
+
+
+_PLACEHOLDERS = "have the same value in all rows: placeholders, and no labels?"
+
+
+def _has_placeholders(finding: Finding) -> bool:
+    return any(_PLACEHOLDERS in each for each in finding.doubts)
+
+
+def _is_constant(values: Sequence[str]) -> bool:
+    return len(values) > 1 and len({*values}) == 1
 
 
 def _of_other_images(
@@ -251,6 +264,8 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     if (len(flags) >= 3 and len(flags) >= len(others) / 2) or 1 < len(flags) == len(others):
         settings["label"] = {"by": "columns", "columns": flags}
         text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
+        if _is_constant([value for name in flags for value in table.values(name)]):
+            doubts.append(f"{name_some(flags)} {_PLACEHOLDERS}")
         notes = ("each column of 0 and 1 is a class", *label_columns.not_stored(others, flags))
         yield Finding("multilabel", text, settings, notes, doubts=tuple(doubts))
         return
@@ -454,6 +469,8 @@ def _find_label(
         doubts = (f"{table.path} has no header, and most rows have a number of their own: ids are no labels",)
     elif not table.has_header and len(distinct) == 1:
         doubts = (f"{table.path} has no header, and {distinct[0]!r} in every row: is it a label?",)
+    elif _is_constant(values) and table_heads.is_whole(probe, table):
+        doubts += (f"cells of {label!r} {_PLACEHOLDERS}",)
     is_open = label.lower() in name_signs.LABELS_OR_NOT or all(map(table_heads.is_number, distinct))
     if is_open and (folders := _folders_of(probe, table, place)):
         doubts += (f"the images are in the folders {name_some(folders)}: is the label {label!r}, or the folder?",)

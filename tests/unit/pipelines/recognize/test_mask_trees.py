@@ -24,6 +24,12 @@ from tests.folder_shapes import SHAPES, images
             r"gtFine\1_gtFine_labelIds.png",
             id="cityscapes",
         ),
+        pytest.param(
+            "masks-of-cityscapes-in-folders-of-archives",
+            r"leftImg8bit(_.*)/leftImg8bit(/.*)_leftImg8bit\.png",
+            r"gtFine\1/gtFine\2_gtFine_labelIds.png",
+            id="cityscapes-in-folders-of-archives",
+        ),
         pytest.param("masks-of-loveda", r"((?:Train|Val)/.*)/images_png/(.*)", r"\1/masks_png/\2", id="loveda"),
         pytest.param("masks-of-kitti", "training/image_2/(.*)", r"training/semantic/\1", id="kitti"),
         pytest.param("masks-of-synthia", "RGB/(.*)", r"GT/LABELS/\1", id="synthia"),

@@ -298,6 +298,35 @@ def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
             ["the column 'first' names images, too: for one image a row set source.manifest.image=first and"],
             id="list-beside-one-image",
         ),
+        pytest.param(
+            images("images/train/{A172,BT474}/#.jpg") | {"annotations/cells/a_train.json": odd_layouts.coco()},
+            "imagefolder",
+            ["annotations/cells/a_train.json is of COCO, and the images that it names (0.jpg, ...) are not here: "],
+            id="coco-of-images-in-several-folders",
+        ),
+        pytest.param(
+            images("images_training/10#.jpg", "images_test/20#.jpg")
+            | {
+                "all_zeros.csv": table("id,a,b,c", [f"20{n},0,0,0" for n in range(4)]),
+                "training_solutions.csv": table("id,a,b,c", [f"10{n},0.{n},0.5,0.2" for n in range(4)]),
+            },
+            "regression imagefolder",
+            ["source.manifest.path=training_solutions.csv", "all_zeros.csv (4 rows) names images, too, and is not"],
+            id="table-of-placeholders-beside-another",
+        ),
+        pytest.param(
+            images("images/00#.jpg", numbers=range(9))
+            | {f"{name}.txt": table(f"00{n}.jpg 0", [f"00{n + 1}.jpg 1"]) for n, name in enumerate(["train", "test"])},
+            "kaggle image_folder",
+            ["train.txt has the columns image, label; 2 of 2 images that it names are in images"],
+            id="lists-of-images-whose-names-state-no-class",
+        ),
+        pytest.param(
+            images("train/images/{crazing/a,patches/b}_#.jpg") | files(_XML, "train/annotations/{a,b}_#.xml"),
+            "voc",
+            ["the images are in folders of train/images (crazing, patches), and their .xml files directly in "],
+            id="xml-in-one-folder-of-images-in-several",
+        ),
     ],
 )
 def test_folder_that_is_not_beyond_doubt_has_notes(

@@ -244,7 +244,7 @@ def test_images_in_folders_that_the_table_does_not_name_are_doubtful(tmp_path: p
     [
         (
             images("p/#.jpg")
-            | {"a.csv": rows("image,label,data set", "{n}.jpg,a,{0}", ("train", "valid"), numbers=range(4))},
+            | {"a.csv": rows("image,label,data set", "{n}.jpg,{1},{0}", ("train", "valid"), "aabb", numbers=range(4))},
             {"by": "column", "column": "data set", "rename": {"valid": "validation"}},
         ),
         (
