@@ -61,6 +61,12 @@ def _photo(number: int) -> bytes:
     return image_sets.make_image(number, "PNG", size=(40, 30))
 
 
+def _wide_tiff(number: int) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(np.full((4, 4), number, np.uint16)).save(data, "TIFF")
+    return data.getvalue()
+
+
 def _mask(count: int, scale: int = 1) -> bytes:
     """Returns a mask with the multiples of a number from 0 on, so many."""
     data = io.BytesIO()
@@ -1136,6 +1142,36 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         None,
         ("flow, jpegs all hold the folders v_Bow_g01, v_Bow_g02: for these as the classes set",),
         images("jpegs/{v_Bow_g01,v_Bow_g02}/frame#.jpg", "flow/{u,v}/{v_Bow_g01,v_Bow_g02}/frame#.jpg"),
+    ),
+    "images-six-folders-below-beside-masks": (
+        None,
+        ("4 of 8 images that were seen are not read, in new/a/b/c/d/e (new/a/b/c/d/e/0.jpg)",),
+        images("old/{images,masks}/#.png", "new/a/b/c/d/e/#.jpg"),
+    ),
+    "masks-of-16-bits-in-tiff": (
+        None,
+        ("masks/0.tif has 16 bits, or more numbers than classes: is it depth, a picture, or the number of an object?",),
+        images("images/#.png") | {f"masks/{n}.tif": _wide_tiff(300 + n) for n in range(4)},
+    ),
+    "tars-in-further-folders": (
+        None,
+        ("shards/old/0.tar in further folders would be read, too: set source.include",),
+        {f"{path}/0.tar": tar({"a.jpg": b"x", "a.cls": b"0"}) for path in ("shards", "shards/old")},
+    ),
+    "arrays-in-further-folders": (
+        None,
+        ("old/v1/a.npz in further folders are not read",),
+        {f"{path}a.npz": npz(x_train=_PIXELS, y_train=_COUNT) for path in ("", "old/v1/")},
+    ),
+    "two-versions-of-images": (
+        None,
+        ("proc, unproc hold images of the same names (obj1__0, obj1__1, ...)",),
+        images("proc/obj{1,2}__#.png", "unproc/obj1__#.png"),
+    ),
+    "cameras-by-letters": (
+        None,
+        ("cam_a, cam_b: names of parts of a data set, not of classes",),
+        images("cam_a/00#_45.png", "cam_b/00#_90.png"),
     ),
     "boxes-turned-in-cvat": (
         "coco",

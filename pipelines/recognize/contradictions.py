@@ -87,13 +87,18 @@ def _of_equal_names(folders: Sequence[Folder]) -> tuple[list[Folder], frozenset[
     alike = ([each for each in folders if _share_names(first, each)] for first in folders)
     held = max(alike, key=len, default=[])
     common = frozenset(held[0].stems).intersection(*(each.stems for each in held[1:])) if len(held) > 1 else frozenset()
-    is_most = len(common) >= folder_probe.NEARLY_ALL * max((len(each.stems) for each in held), default=0)
-    return held, common if is_most else frozenset()
+    are_held = all(_share_names(one, other) for one, other in itertools.combinations(held, 2))
+    return held, common if are_held else frozenset()
 
 
 def _share_names(one: Folder, other: Folder) -> bool:
-    """Returns whether nearly all images in two folders have the same names."""
-    return len(one.stems & other.stems) >= folder_probe.NEARLY_ALL * max(len(one.stems), len(other.stems))
+    """Returns whether nearly all images in two folders have the same names.
+
+    They may be a part of one folder if their names say more than a number: obj1__0 and obj1__5 of obj1__0 to obj1__71.
+    """
+    larger, smaller = sorted((one.stems, other.stems), key=len, reverse=True)
+    most = smaller if len(smaller) > 2 and _say_more_than_a_number(larger) else larger
+    return len(larger & smaller) >= folder_probe.NEARLY_ALL * len(most)
 
 
 def _files_of_an_example(folders: Sequence[Folder]) -> list[str]:
@@ -147,12 +152,22 @@ def _is_counter(stems: Collection[str]) -> bool:
     """Returns whether names differ in one number alone, which has no gaps, and say nothing else: 0_100, 1_100."""
     if not all(len(word) == 1 or name_signs.COUNTED.search(word) for stem in stems for word in _WORD.findall(stem)):
         return False
-    parts = [*zip(*map(_NUMBERS.split, stems))]
-    varying = [{*each} for each in parts if len({*each}) > 1]
-    if len({len(_NUMBERS.split(stem)) for stem in stems}) > 1 or len(varying) != 1 or not _are_decimal(varying[0]):
+    if _say_more_than_a_number(stems):
         return False
-    numbers = {*map(int, varying[0])}
+    numbers = {int(text) for each in _varying(stems) for text in each}
     return max(numbers) - min(numbers) < len(stems)
+
+
+def _say_more_than_a_number(stems: Collection[str]) -> bool:
+    """Returns whether names differ in more than one number."""
+    varying = _varying(stems)
+    is_one_form = len({len(_NUMBERS.split(stem)) for stem in stems}) == 1
+    return not is_one_form or len(varying) != 1 or not _are_decimal(varying[0])
+
+
+def _varying(stems: Collection[str]) -> list[set[str]]:
+    """Returns the parts of names, numbers and what is between them, that are not the same in all."""
+    return [{*each} for each in zip(*map(_NUMBERS.split, stems)) if len({*each}) > 1]
 
 
 def _are_decimal(texts: Collection[str]) -> bool:

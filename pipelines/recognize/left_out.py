@@ -7,6 +7,7 @@ kind that it reads, or more than a tenth of the images. All other lines are note
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,13 +17,15 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import mask_folders, naming_files, unread_files
 from imagebeam.pipelines.recognize.unread_files import Line, Seen
 from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.sources import files as files_lib
 from imagebeam.transforms.sources import folder_probe, listing_rules, name_signs
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
-_DEPTH = 4
+_DEPTH, _NUM_DEEP = 4, 24  # levels of folders that are walked, and folders below whose first files are looked for
 _NUM_LINES = 500  # of a list whose last line may be cut short
 _NUM_FOLDERS = 6  # folders of images that are compared
+OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
 _DEEPEST, _NUM_LOOKED = 12, 8  # levels of folders above the first images, and folders of one
 _NUM_PICTURES = 20  # images beside containers that may be there for people
 
@@ -45,7 +48,7 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
     seen = _divide(probe, finding, reading)
     images = [*_images(finding, reading, seen), *_without_files(probe, reading, seen)]
     if reading.num_pictures:
-        doubts = tuple(each.text for each in images if each.is_doubt)
+        doubts = tuple(each.text for each in (*images, *_deeper(probe, reading)) if each.is_doubt)
         return LeftOut(doubts, (*unread_files.rest(seen, (), " ".join((_said_by(finding), *doubts))),))
     lines = [*images, *_lines(probe, finding, reading, seen)]
     said = _said_by(finding)
@@ -66,7 +69,7 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
 
 
 def _walk(probe: FolderProbe) -> None:
-    """Lists all folders whose names speak of annotations, and some of the others, down to four levels."""
+    """Lists all folders whose names speak of annotations, and some of the others, down to four levels or to files."""
     level = [""]
     for _ in range(_DEPTH):
         below: list[str] = []
@@ -76,6 +79,12 @@ def _walk(probe: FolderProbe) -> None:
                 folder.below, dict.fromkeys([*named, *folder_probe.spread(folder.folders, _NUM_FOLDERS)[:_NUM_FOLDERS]])
             )
         level = below
+    one_of_each = [*{posixpath.dirname(path): path for path in level}.values()]
+    for folder in map(probe.look, folder_probe.spread(one_of_each, _NUM_DEEP)[:_NUM_DEEP]):
+        for _ in range(_DEEPEST):  # a/b/c/d/e/f/x.jpg
+            if folder.files or not folder.folders:
+                break
+            folder = probe.look(folder.below(folder.folders[0]))
 
 
 # --- what is read -----------------------------------------------------------------------------------------------------
@@ -129,13 +138,17 @@ def _reading_of(probe: FolderProbe, finding: Finding, config: config_lib.Config)
     except (OSError, errors.ConfigError):  # the plan says so
         return None
     if reads is None:  # images are in containers
-        is_container = config.source.format.is_container
         no_images = base_format.Reads(
-            base_format.is_no_file, is_partner=lambda path: is_container(posixpath.basename(path))
+            base_format.is_no_file, is_partner=functools.partial(_is_container, finding, config)
         )
         return _Reading(finding.input, config, no_images, frozenset(), _NUM_PICTURES)
     named = frozenset(_texts(config.model_dump(include={"source", "split", "label"})))
     return _Reading(finding.input, config, reads, named)
+
+
+def _is_container(finding: Finding, config: config_lib.Config, path: str) -> bool:
+    is_pixels = finding.preset in OF_PIXELS and path.lower().endswith(packed_file.CSV)
+    return is_pixels or config.source.format.is_container(posixpath.basename(path))
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -218,6 +231,16 @@ def _images(finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
     if reading.config.source.masks.rule is not None:
         yield from _further_masks([folder for folder, is_beside in held if is_beside])
         yield from _classes_of_masked([each.path for each in seen.read if each.images])
+
+
+def _deeper(probe: FolderProbe, reading: _Reading) -> Iterator[Line]:
+    """Yields a doubt if containers are in folders that lie deeper than those that a sign looks into."""
+    folders = [folder for folder in probe.seen() if f"{folder.path}/".removeprefix(reading.above).count("/") > 1]
+    paths = [path for folder in folders for path in map(folder.below, folder.files) if reading.reads_file(path)]
+    if paths:
+        takes = "include" in reading.config.source.format.gives().takes
+        what = "would be read, too: set source.include if they are no part of it" if takes else "are not read"
+        yield Line(f"{name_some(paths)} in further folders {what}", is_doubt=True)
 
 
 def _without_files(probe: FolderProbe, reading: _Reading, seen: Seen) -> Iterator[Line]:

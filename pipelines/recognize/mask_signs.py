@@ -97,7 +97,8 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
         doubt = f"{describe(heads)} have the numbers from 0 to that of their objects: instances, and no classes?"
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
     elif path := next((path for path, head in heads.items() if _is_measured(head)), ""):
-        doubt = f"{path} has 16 bits, or more numbers than classes: is it depth, or a picture? {_TARGETS}"
+        what = "is it depth, a picture, or the number of an object?"
+        doubt = f"{path} has 16 bits, or more numbers than classes: {what} {_TARGETS}"
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
     else:
         yield finding
@@ -125,10 +126,21 @@ def _are_instances(numbers: Sequence[Mapping[int, int]]) -> bool:
 
 
 def _is_measured(head: bytes) -> bool:
-    """Returns whether a file is a gray PNG of 16 bits, or has more gray numbers than masks have classes."""
+    """Returns whether a file is a gray image of 16 bits or more, or has more gray numbers than masks have classes."""
     numbers = mask_pixels.count_numbers(head)
     is_picture = len(numbers) > mask_pixels.MAX_CLASSES and not mask_pixels.are_smoothed([numbers])
-    return (head.startswith(b"\x89PNG\r\n\x1a\n") and head[24:26] == b"\x10\0") or is_picture
+    return is_picture or _mode_of(head).startswith(("I", "F"))
+
+
+def _mode_of(head: bytes) -> str:
+    """Returns Pillow's mode of an image by the beginning of its file; "" if that does not show it."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(head)) as image:
+            return image.mode
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return ""
 
 
 def is_colored(head: bytes, above: int = 0) -> bool:

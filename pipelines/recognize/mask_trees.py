@@ -147,16 +147,19 @@ def _affixes(names: Sequence[str], known: Set[str]) -> list[tuple[str, str]]:
 def _finding_of(
     place: _Place, pairs: Sequence[_Pair], affix: tuple[str, str], at: str, doubts: Sequence[str]
 ) -> Finding:
-    image, mask, splits = list[str](), list[str](), list[str]()
-    for level, found in enumerate(zip(*(_names_of(each.images, at) for each in pairs))):
-        names = sorted({*found})
+    image, mask = list[str](), list[str]()
+    levels = [sorted({*found}) for found in zip(*(_names_of(each.images, at) for each in pairs))]
+    own_levels = range(place.level, place.level + place.image.count("/") + 1)
+    others = [names for level, names in enumerate(levels) if level not in own_levels]
+    of_splits = [names for names in others if folder_probe.splits_in(names).keys() == {*names}]
+    splits = max(of_splits, key=lambda names: len(names) > 1, default=[])  # trainval/train, trainval/val
+    for level, names in enumerate(levels):
         if level == place.level:
             image.append(re.escape(place.image))
             mask.append(place.mask)
-        elif place.level < level <= place.level + place.image.count("/"):
+        elif level in own_levels:
             continue
-        elif not splits and folder_probe.splits_in(names).keys() == {*names}:
-            splits = names
+        elif names is splits:
             image.append(f"(?P<split>{'|'.join(map(re.escape, names))})")
             mask.append(r"\g<split>")
         elif len(names) == 1:

@@ -49,7 +49,6 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
     pairs.find_side_by_side: ("pairs",),
 }
 _OF_LITTLE_EVIDENCE = (layout_signs.find_unlabelled, pairs.find_side_by_side)  # if nothing else was found
-_OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
 _ZIP = ".zip"
 _SYNSETS = "imagenet"
 _RENAME = "split.rename"
@@ -124,7 +123,7 @@ def _recognize_file(uri: str) -> Recognition:
         found = _find_in_archives(probe, [name])
     elif folder_probe.extension_of(name) in (*table_formats.FORMATS, ".txt"):
         found = [*_usable(detect_tables.find_in_file(probe, name))]
-        found = [dataclasses.replace(each, input=name) if each.preset in _OF_PIXELS else each for each in found]
+        found = [dataclasses.replace(each, input=name) if each.preset in left_out.OF_PIXELS else each for each in found]
     for by in _CONTAINERS if not found else ():
         found += _usable(format_of(by).detect_file(probe, name))
     remark = "" if found else table_heads.note_on_missing(probe, name)

@@ -191,7 +191,7 @@ def rest(seen: Seen, named: Collection[str], said: str) -> Iterator[str]:
             if path not in named and path not in said and kind_of(name) is None:
                 groups[folder_probe.extension_of(name)].append(path)
     shown = [
-        paths[0] + (f" and {plural.count(len(paths) - 1, f'other {kind} file')}" if len(paths) > 1 else "")
+        paths[0] + (f" and {plural.count(len(paths) - 1, f'other {kind} file'.replace('  ', ' '))}" if len(paths) > 1 else "")
         for kind, paths in groups.items()
     ]
     if shown:

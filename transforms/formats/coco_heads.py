@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from imagebeam.transforms.formats import box_signs
+from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import folder_probe
 
 _OF_IMAGE = re.compile(rb'\{[^{}]*"file_name"[^{}]*\}')
@@ -40,7 +41,7 @@ class Heads(NamedTuple):
         if left := [name for name in _fields_of(self.objects) if name not in _STORED]:
             yield f"the fields {', '.join(left)} of objects are not stored"
         if self.turned:
-            yield "boxes are turned by the attribute rotation: the box around each is stored, and not its angle"
+            yield image_objects.NOTE_ON_TURNED
         if left := [name for name in _fields_of(self.images) if name not in (*_ON_IMAGES, used)]:
             yield f"the fields {', '.join(left)} of images are not stored unless columns names them"
 

@@ -137,17 +137,17 @@ def _add_object(entry: Any, images: ImageTable, objects: ObjectTable, rule: Obje
             left_out[OTHER_CATEGORY] += 1
             return
         height, width = images.heights[image], images.widths[image]
-        x, y, box_width, box_height = _around(_box(fields.get("bbox")), fields.get("attributes"))
-        if box_width == 0 or box_height == 0:
+        left, right, top, bottom = _edges(fields)
+        if left == right or top == bottom:
             left_out[NO_AREA] += 1
             return
         rejecting = "source.coco.outside" if rule.rejects_outside else ""
-        xmin, xmax = image_objects.edges(x, x + box_width, image_objects.pixels(width, _ROUNDING_PX), rejecting)
-        ymin, ymax = image_objects.edges(y, y + box_height, image_objects.pixels(height, _ROUNDING_PX), rejecting)
+        xmin, xmax = image_objects.edges(left, right, image_objects.pixels(width, _ROUNDING_PX), rejecting)
+        ymin, ymax = image_objects.edges(top, bottom, image_objects.pixels(height, _ROUNDING_PX), rejecting)
         if xmin >= xmax or ymin >= ymax:
             left_out[OUTSIDE] += 1
             return
-        area = _area(fields.get("area"), box_width * box_height)
+        area = _area(fields.get("area"), (right - left) * (bottom - top))
         mask = object_masks.pack(fields.get("segmentation"), height, width) if rule.masks else b""
         keypoints = _keypoints(fields.get("keypoints"), height, width, len(rule.keypoints))
         objects.add(image, label, (xmin, xmax, ymin, ymax, area), is_crowd, mask, keypoints)
@@ -163,15 +163,13 @@ def _box(value: Any) -> tuple[float, float, float, float]:
     return tuple(map(float, value))  # type: ignore[return-value]
 
 
-def _around(box: tuple[float, float, float, float], attributes: Any) -> tuple[float, float, float, float]:
-    """Returns the box around one that CVAT has turned by an attribute, in degrees."""
-    degrees = attributes.get("rotation") if isinstance(attributes, dict) else None
-    if not degrees or not _is_number(degrees):
-        return box
-    x, y, width, height = box
-    sine, cosine = abs(math.sin(math.radians(degrees))), abs(math.cos(math.radians(degrees)))
-    across, down = width * cosine + height * sine, width * sine + height * cosine
-    return x + (width - across) / 2, y + (height - down) / 2, across, down
+def _edges(fields: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    """Returns xmin, xmax, ymin and ymax of an object in pixels, of the box around one that CVAT has turned."""
+    x, y, width, height = _box(fields.get("bbox"))
+    attributes = fields.get("attributes")
+    degrees = attributes.get(image_objects.ROTATION) if isinstance(attributes, dict) else None
+    box = (x, x + width, y, y + height)
+    return image_objects.around_turned(box, degrees) if degrees and _is_number(degrees) else box
 
 
 def _keypoints(value: Any, height: int, width: int, count: int) -> list[float]:

@@ -374,7 +374,7 @@ class Xml(syntax.Syntax):
         root = parse(file.read())
         yield Row("", "", None, _size_of(root))
         for number, element in enumerate(root.findall("object"), 1):
-            fields = _texts(element, _FIELDS, f" in object {number}")
+            fields = _texts(element, _FIELDS, f" in object {number}") | _rotation_of(element)
             yield Row("", f"object {number}", fields.get("name") or syntax.UNKNOWN, fields)
 
     def unstored(self, heads: Iterable[bytes]) -> str:
@@ -384,8 +384,9 @@ class Xml(syntax.Syntax):
             "objects": [each.tag for element in objects for each in element if _says_more(each, _OF_OBJECT)],
             "images": [name for head in heads for name, _ in self.fields_in(head)],
         }
+        turned = [image_objects.NOTE_ON_TURNED] if any(map(_rotation_of, objects)) else []
         lines = [f"{', '.join(dict.fromkeys(names))} of {what}" for what, names in found.items() if names]
-        return f"the elements {' and '.join(lines)} are not stored" if lines else ""
+        return "; ".join([*([f"the elements {' and '.join(lines)} are not stored"] if lines else []), *turned])
 
     def fields_in(self, head: bytes) -> Iterator[tuple[str, str]]:
         for each in _elements_of(head):
@@ -396,7 +397,17 @@ class Xml(syntax.Syntax):
         xmin, xmax, ymin, ymax = syntax.box_of_edges(*syntax.numbers(fields, *_EDGES))
         flags = (_flag(fields.get(flag), flag) for flag in ("difficult", "truncated"))
         view = image_objects.encode_text(fields.get("pose") or _UNSPECIFIED)
-        return Region((xmin - self.origin, xmax, ymin - self.origin, ymax), more=(*flags, view))
+        box = (xmin - self.origin, xmax, ymin - self.origin, ymax)
+        if image_objects.ROTATION in fields:
+            box = image_objects.around_turned(box, *syntax.numbers(fields, image_objects.ROTATION))
+        return Region(box, more=(*flags, view))
+
+
+def _rotation_of(element: ElementTree.Element) -> dict[str, str]:
+    """Returns the angle by which CVAT has turned the box of an object, in degrees; {} if it has not."""
+    texts = {each.findtext("name"): each.findtext("value", "").strip() for each in element.iter("attribute")}
+    angle = texts.get(image_objects.ROTATION, "")
+    return {image_objects.ROTATION: angle} if angle.strip("0.") else {}
 
 
 def _elements_of(head: bytes) -> list[ElementTree.Element]:

@@ -75,6 +75,20 @@ def edges(start: float, end: float, extent: Extent, rejecting: str) -> tuple[flo
     return max(start, 0.0) / extent.length, min(end, extent.length) / extent.length
 
 
+def around_turned(box: tuple[float, float, float, float], degrees: float) -> tuple[float, float, float, float]:
+    """Returns xmin, xmax, ymin and ymax of the box around a box of these edges that is turned around its center."""
+    xmin, xmax, ymin, ymax = box
+    sine, cosine = abs(math.sin(math.radians(degrees))), abs(math.cos(math.radians(degrees)))
+    width, height = xmax - xmin, ymax - ymin
+    across, down = (width * cosine + height * sine) / 2, (width * sine + height * cosine) / 2
+    x, y = (xmin + xmax) / 2, (ymin + ymax) / 2
+    return x - across, x + across, y - down, y + down
+
+
+ROTATION = "rotation"  # attribute of a box that CVAT has turned, clockwise in degrees
+NOTE_ON_TURNED = "boxes are turned by the attribute rotation: the box around each is stored, and not its angle"
+
+
 class Annotations(NamedTuple):
     """The objects of one image."""
 

@@ -305,6 +305,14 @@ def is_animated(picture: PIL.Image.Image) -> bool:
         return bool(getattr(picture, "is_animated", False))
 
 
+def has_more_frames(picture: PIL.Image.Image) -> bool:
+    """Returns whether an opened file has more images than its first one, as far as they can be read."""
+    try:
+        return is_animated(picture)
+    except BadImageError:
+        return False
+
+
 @contextlib.contextmanager
 def _as_bad_image(module: types.ModuleType) -> Iterator[None]:
     try:

@@ -441,6 +441,7 @@ class ImagePolicy:
         """
         if not is_frame:
             self._check_frames(opened)
+        has_more = not is_frame and format in frame_reader.FORMATS and pillow_decoder.has_more_frames(opened)
         height, width = pixels.stored_size(opened, stated)
         chroma = pixels.chroma_of(opened)
         turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
@@ -489,7 +490,8 @@ class ImagePolicy:
         if self.encode == KEEP:
             is_wide = highest is not None and self.white_level != pixels.WHITE
             image = image._replace(reencoded=self._cause(format, target, upright, is_frame, is_wide))
-        return self._note_turn(image, turn)._replace(source_format=format, highest=highest)
+        image = self._note_turn(image, turn)._replace(source_format=format, highest=highest)
+        return _first_of_several(image) if has_more and not image_formats.is_raw_photo(opened) else image
 
     def _encode_first_page(self, data: bytes, format: str, expected: tuple[int, int] | None) -> Image:
         """Encodes the first page of a TIFF, or the only slice of another file."""
@@ -499,7 +501,8 @@ class ImagePolicy:
         if num_pages > 1 and self.frames == REJECT:
             raise checked_image.several_frames()
         self.limits.check_frames(num_pages)
-        return self._encode_page(page_of(0), format, expected)
+        image = self._encode_page(page_of(0), format, expected)
+        return _first_of_several(image) if num_pages > 1 else image
 
     def _encode_page(
         self, page: number_reader.Page, format: str, expected: tuple[int, int] | None, is_frame: bool = False
@@ -604,6 +607,12 @@ class ImagePolicy:
     @staticmethod
     def _with_sums(image: Image, picture: PIL.Image.Image) -> Image:
         return image._replace(sums=pixels.sum_up(picture))
+
+
+def _first_of_several(image: Image) -> Image:
+    """Returns an image with a note for statistics that the file holds more of them."""
+    cause = image.reencoded or f"{image.source_format or image.format} to {image.format}"
+    return image._replace(reencoded=f"{cause}, the first of several images in the file")
 
 
 AS_IT_IS = ImagePolicy()

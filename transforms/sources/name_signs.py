@@ -78,7 +78,7 @@ ALIGNED = (
 _ROLES = _any_of(
     *ALIGNED,
     r"list|x\d|normal|reference|distorted|disp(arity)?|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp",
-    r"hazy|clear|rain(y)?|norain|foggy",
+    r"hazy|clear|rain(y)?|norain|foggy|gallery|probes?|quer(y|ies)|bounding_box_\w+",
     r"trans(mission)?|expert_?\w|degraded|restored|processed|edited|final|full|small|medium|large|label+ed",
     r"n?ir|infra-?red|vis?(ible|ual)?|thermal|opt(ical)?|sar|t1\w*|t2\w*|flair|dwi|adc|ct|mri?|pet",
     r"(cam(era)?|view)?[_ -]?(left|right|front|back|rear|top|bottom|side)([_ -](left|right))?",
@@ -95,7 +95,8 @@ _PARTS = _any_of(
 )
 # It is one of several parts by device, person or date. Two of them are enough to be no classes.
 _PLACES = _any_of(
-    r"(cam(era)?|fold|split|view|session|batch|set|scene|chunk|shard|images?|imgs?)[_ -]?\d+|\d+x\d+(px)?",
+    r"(cam(era)?|fold|split|view|session|batch|(data)?set|scene|chunk|shard|images?|imgs?)[_ -]?\d+|\d+x\d+(px)?",
+    r"(cam(era)?|view|session|(data)?set)[_ -]?[a-d]|v(ersion)?[_ -]?\d+(\.\d+)*",
     r"(19|20)\d\d([-_.]?(0[1-9]|1[0-2])([-_.]?\d\d)?)?",
 )
 # What a camera or program counts: nothing before such a number is a class.

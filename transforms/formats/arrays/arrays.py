@@ -74,7 +74,7 @@ class Arrays(base_format.Format):
 
     @classmethod
     def is_container(cls, name: str) -> bool:
-        return name.lower().endswith((*packed_file.ARRAYS, packed_file.CSV))
+        return name.lower().endswith(tuple(end for end in packed_file.ARRAYS if not end.startswith("/")))
 
     @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:

@@ -118,6 +118,15 @@ def test_recognized_masks_of_0_and_255_become_0_and_1(tmp_path: pathlib.Path, hi
     assert bool(found.sure.notes) == (colors is not None)
 
 
+def test_splits_in_a_folder_of_both_are_those_of_masks(tmp_path: pathlib.Path) -> None:
+    mask = png(np.arange(48 * 32).reshape(48, 32) % 2)
+    tree = images("trainval/{train,val}/image/#.png")
+    tree |= {f"trainval/{split}/label/{n}.png": mask for split in ("train", "val") for n in range(4)}
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.sure is not None
+    assert found.sure.settings["source.masks.image"] == r"trainval/(?P<split>train|val)/image/(?P<name>[^/]*)\.png"
+
+
 @pytest.mark.parametrize("folder", ["", "a/imgs/"])
 @pytest.mark.parametrize(("highest", "is_mask"), [(1, True), (255, True), (100, False)])
 def test_png_beside_a_jpeg_of_its_name_is_its_mask_if_it_has_few_numbers(

@@ -442,6 +442,8 @@ def test_first_of_several_frames_is_stored_or_the_file_rejected() -> None:
         data = save(PHOTO, format, **options | ({"lossless": True} if format == "WEBP" else {}))
         first = ImagePolicy().prepare(data)
         assert np.array_equal(decoded(first.data), decoded(data))
+        note = f"{format.lower()} to {first.format}, the first of several images in the file"
+        assert first.reencoded == ("" if format == "PNG" else note)  # the bytes of a PNG are kept, with all its images
         with pytest.raises(checked_image.BadImageError, match=r"^several_frames: .*set image\.frames: first") as e:
             ImagePolicy(frames="reject").prepare(data)
         assert e.value.reason is Reason.SEVERAL_FRAMES
