@@ -190,9 +190,9 @@ def rest(seen: Seen, named: Collection[str], said: str) -> Iterator[str]:
             path = folder.below(name)
             if path not in named and path not in said and kind_of(name) is None:
                 groups[folder_probe.extension_of(name)].append(path)
-    shown = [
-        paths[0] + (f" and {plural.count(len(paths) - 1, f'other {kind} file'.replace('  ', ' '))}" if len(paths) > 1 else "")
-        for kind, paths in groups.items()
-    ]
+    shown = []
+    for kind, (first, *others) in groups.items():
+        more = plural.count(len(others), f"other {kind} file" if kind else "other file") if others else ""
+        shown.append(f"{first} and {more}" if more else first)
     if shown:
         yield f"also there, and not read: {name_some(shown, _NUM_KINDS)}"
