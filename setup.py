@@ -108,6 +108,7 @@ EXTRAS["dev"] = [
     "setuptools>=77",  # `make` installs this checkout with the environment's own
     # The tests load with it what convert wrote. Not on Python 3.10, for the reason above.
     'tensorflow-datasets>=4.9.9; python_version >= "3.11"',
+    'importlib-resources>=6; python_version >= "3.12"',  # tensorflow-datasets needs it there, and does not say so
     "tfrecord>=1.14",  # the same, without TensorFlow
     "types-PyYAML>=6",
     "types-requests>=2.32",

@@ -150,8 +150,8 @@ def _finding_of(
     image, mask = list[str](), list[str]()
     levels = [sorted({*found}) for found in zip(*(_names_of(each.images, at) for each in pairs))]
     own_levels = range(place.level, place.level + place.image.count("/") + 1)
-    others = [names for level, names in enumerate(levels) if level not in own_levels]
-    of_splits = [names for names in others if folder_probe.splits_in(names).keys() == {*names}]
+    shared = [names for level, names in enumerate(levels) if level not in own_levels]
+    of_splits = [names for names in shared if folder_probe.splits_in(names).keys() == {*names}]
     splits = max(of_splits, key=lambda names: len(names) > 1, default=[])  # trainval/train, trainval/val
     for level, names in enumerate(levels):
         if level == place.level:

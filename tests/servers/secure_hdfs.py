@@ -94,8 +94,12 @@ def _write_certificates(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Pat
             now - datetime.timedelta(days=1),
             now + datetime.timedelta(days=1),
         )
+        is_authority = name == issuer
+        usage = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+        usage |= {"digital_signature": not is_authority, "key_cert_sign": is_authority, "crl_sign": is_authority}
         return (
-            builder.add_extension(x509.BasicConstraints(ca=name == issuer, path_length=None), critical=True)
+            builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .add_extension(x509.KeyUsage(**usage, encipher_only=False, decipher_only=False), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)

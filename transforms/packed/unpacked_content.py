@@ -138,7 +138,7 @@ class _UnpackedFiles:
         try:
             found = _unpack_to_disk(address, version)
         except BrokenContentError as e:
-            found = e.with_traceback(None)  # the traceback would keep the buffers of its frames alive
+            found = BrokenContentError(e.reason, e.detail)  # the traceback would keep the file and its buffers alive
         with self._lock:
             self._kept[address, version] = found
             self._locks.pop((address, version), None)
