@@ -1168,6 +1168,11 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("proc, unproc hold images of the same names (obj1__0, obj1__1, ...)",),
         images("proc/obj{1,2}__#.png", "unproc/obj1__#.png"),
     ),
+    "classes-of-several-cameras": (
+        None,
+        ("many, one all hold the folders cam_a, cam_b: for these as the classes set",),
+        images("many/cam_a/c#.jpg", "many/cam_b/d#.jpg", "one/cam_a/a#.jpg", "one/cam_b/b#.jpg"),
+    ),
     "cameras-by-letters": (
         None,
         ("cam_a, cam_b: names of parts of a data set, not of classes",),

@@ -225,9 +225,9 @@ def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
         return ""
     if name_signs.are_parts(names) and {*names} <= {*looked[0].folders}:
         first, *others = (probe.look(looked[0].below(name)) for name in names)
-        are_aligned = first.images and all(each.stems == first.stems for each in others)
-        where = f"{name_some(names)} in {looked[0].path}"
-        return f"{where} hold images of the same names: parts of an example, not of a class" if are_aligned else ""
+        if first.images and all(each.stems == first.stems for each in others):
+            where = f"{name_some(names)} in {looked[0].path}"
+            return f"{where} hold images of the same names: parts of an example, not of a class"
     return (
         f"{name_some([posixpath.basename(each.path) for each in looked])} all hold the folders {name_some(names)}: for "
         "these as the classes set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"

@@ -131,11 +131,13 @@ class Annotations(base_format.ObjectFormat):
         if found is None:
             return None
         parts = (input_places.Part(each.split, each.images) for each in found.places)
+        guessed = ("",) if len(found.places) >= _FEW else ()  # no more folders were looked into
         if syntax.FOLDERS is None:
             codes = (f"**/{syntax.CODES_FILE}",) if syntax.CODES_FILE else ()
             files = (f"{_TEXTS}*.csv", *codes, *(each.file for each in found.places))
-            return base_format.Reads.of_parts(parts, files=files)
-        return base_format.Reads.of_parts(parts, self._rule(syntax, *found.folders).files_of)
+            return base_format.Reads.of_parts(parts, files=files)._replace(guessed=guessed)
+        files_of = self._rule(syntax, *found.folders).files_of
+        return base_format.Reads.of_parts(parts, files_of)._replace(guessed=guessed)
 
     def _open_tables(
         self, request: base_format.Request, places: locate.Places, reader: syntax_lib.RowReader
