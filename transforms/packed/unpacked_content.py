@@ -157,18 +157,26 @@ def _unpack_to_disk(address: str, version: int) -> UnpackedFile:
     uri, part = split_part(address)
     file: Any = tempfile.TemporaryFile(prefix="imagebeam-", buffering=0)  # noqa: SIM115 - closed with its last reference
     size = 0
-    for plain in _read_part(uri, version, part) if part else packed_file.read_gzip(uri, version):
-        size += len(plain)
-        try:
+    try:
+        for plain in _read_part(uri, version, part) if part else packed_file.read_gzip(uri, version):
+            size += len(plain)
             while plain:  # a nearly full disk writes only a part
-                plain = plain[file.write(plain) :]
-        except OSError as e:
-            raise errors.ImagebeamError(
-                "unpack-no-room",
-                f"{uri} cannot be unpacked to {tempfile.gettempdir()} ({e.strerror}); set TMPDIR to a "
-                "folder with more room, or unpack the file yourself",
-            ) from e
+                plain = plain[_write(file, plain, uri) :]
+    except BaseException:
+        file.close()  # the error keeps the frame
+        raise
     return UnpackedFile(file, size, version)
+
+
+def _write(file: Any, data: bytes, uri: str) -> int:
+    try:
+        return int(file.write(data))
+    except OSError as e:
+        raise errors.ImagebeamError(
+            "unpack-no-room",
+            f"{uri} cannot be unpacked to {tempfile.gettempdir()} ({e.strerror}); set TMPDIR to a folder with more "
+            "room, or unpack the file yourself",
+        ) from e
 
 
 def _read_part(uri: str, version: int, part: str) -> Iterator[bytes]:
