@@ -40,6 +40,7 @@ def _voc(old: str, new: str) -> Tree:
     return images("images/00000#.jpg") | files_of("annotations/00000#.xml", _XML.replace(old, new))
 
 
+_LISTED = {"train": (0, 1), "test": (2, 3), "all": (0, 1, 2, 3)}
 _VIDEOS = images("frames/{1,2,3}/00000#.jpg")
 _PATIENTS = images("patches/{patient_004_node_0,patient_005_node_1}/p_#.png")
 
@@ -1172,6 +1173,15 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         None,
         ("many, one all hold the folders cam_a, cam_b: for these as the classes set",),
         images("many/cam_a/c#.jpg", "many/cam_b/d#.jpg", "one/cam_a/a#.jpg", "one/cam_b/b#.jpg"),
+    ),
+    "lists-of-splits-with-classes": (
+        "voc",
+        (
+            "the further columns of lists/test.txt, lists/train.txt are not stored",
+            "also with names of images, and not read: lists/all.txt",
+        ),
+        _voc("<pose>", "<pose>")
+        | {f"lists/{name}.txt": "".join(f"00000{n} {n} 1\n" for n in numbers) for name, numbers in _LISTED.items()},
     ),
     "cameras-by-letters": (
         None,

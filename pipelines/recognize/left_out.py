@@ -63,6 +63,8 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
         lines = [each.of_splits(is_taken=bool(lists)) if each.names_splits else each for each in lines]
     doubts = tuple(each.text for each in lines if each.is_doubt)
     notes = [each.text for each in lines if not each.is_doubt and not (lists and each.names_splits)]
+    if lists:
+        notes += _beside_lists(probe, reading, [*lists.values()], [path for each in of_splits for path in each.paths])
     notes += unread_files.rest(seen, {path for each in lines for path in each.paths}, said)
     elsewhere = tuple(each.text for each in images if each.is_doubt)
     return LeftOut(doubts, tuple(notes), elsewhere, lists)
@@ -371,3 +373,12 @@ def _lists_in(probe: FolderProbe, reading: _Reading, seen: Seen, paths: Sequence
         found[meant] = path.removeprefix(above)
         named |= names
     return found if "train" in found and len(found) > 1 else {}
+
+
+def _beside_lists(probe: FolderProbe, reading: _Reading, lists: Sequence[str], paths: Sequence[str]) -> Iterator[str]:
+    """Yields notes on what the lists of splits say more, and on other files that name the same images."""
+    taken = [f"{reading.above}{path}" for path in lists]
+    if any(len(line.split()) > 1 for path in taken for line in probe.head(path).splitlines()):
+        yield f"the further columns of {name_some(lists)} are not stored"
+    if others := [path for path in paths if path not in taken]:
+        yield f"also with names of images, and not read: {name_some(others)}"
