@@ -228,6 +228,8 @@ def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
         if first.images and all(each.stems == first.stems for each in others):
             where = f"{name_some(names)} in {looked[0].path}"
             return f"{where} hold images of the same names: parts of an example, not of a class"
+        if not name_signs.are_places(names):  # cat/original, cat/augmented
+            return ""
     return (
         f"{name_some([posixpath.basename(each.path) for each in looked])} all hold the folders {name_some(names)}: for "
         "these as the classes set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"

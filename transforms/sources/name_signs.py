@@ -129,12 +129,16 @@ def is_part(name: str) -> bool:
 
 def are_parts(names: Collection[str]) -> bool:
     """Returns whether folders are parts of one data set by their names, and no classes."""
-    are_places = sum(map(bool, map(_PLACES.fullmatch, names))) > 1
     own = _without_common_words(names)
     are_roles = all(map(_ROLES.fullmatch, names)) or (
         len({*own}) == len(names) > 1 and all(map(_ROLES.fullmatch, own)) and not any(map(OFTEN_CLASSES.fullmatch, own))
     )
-    return are_places or all(map(is_part, names)) or are_roles
+    return are_places(names) or all(map(is_part, names)) or are_roles
+
+
+def are_places(names: Collection[str]) -> bool:
+    """Returns whether two folders or more are parts by device, person or date, by their names."""
+    return sum(map(bool, map(_PLACES.fullmatch, names))) > 1
 
 
 def have_roles(names: Collection[str]) -> bool:
