@@ -137,17 +137,18 @@ def _add_object(entry: Any, images: ImageTable, objects: ObjectTable, rule: Obje
             left_out[OTHER_CATEGORY] += 1
             return
         height, width = images.heights[image], images.widths[image]
-        left, right, top, bottom = _edges(fields)
-        if left == right or top == bottom:
+        box = _box(fields.get("bbox"))
+        if box[2] == 0 or box[3] == 0:
             left_out[NO_AREA] += 1
             return
+        left, right, top, bottom = _edges(box, fields.get("attributes"))
         rejecting = "source.coco.outside" if rule.rejects_outside else ""
         xmin, xmax = image_objects.edges(left, right, image_objects.pixels(width, _ROUNDING_PX), rejecting)
         ymin, ymax = image_objects.edges(top, bottom, image_objects.pixels(height, _ROUNDING_PX), rejecting)
         if xmin >= xmax or ymin >= ymax:
             left_out[OUTSIDE] += 1
             return
-        area = _area(fields.get("area"), (right - left) * (bottom - top))
+        area = _area(fields.get("area"), box[2] * box[3])
         mask = object_masks.pack(fields.get("segmentation"), height, width) if rule.masks else b""
         keypoints = _keypoints(fields.get("keypoints"), height, width, len(rule.keypoints))
         objects.add(image, label, (xmin, xmax, ymin, ymax, area), is_crowd, mask, keypoints)
@@ -163,13 +164,12 @@ def _box(value: Any) -> tuple[float, float, float, float]:
     return tuple(map(float, value))  # type: ignore[return-value]
 
 
-def _edges(fields: Mapping[str, Any]) -> tuple[float, float, float, float]:
-    """Returns xmin, xmax, ymin and ymax of an object in pixels, of the box around one that CVAT has turned."""
-    x, y, width, height = _box(fields.get("bbox"))
-    attributes = fields.get("attributes")
+def _edges(box: tuple[float, float, float, float], attributes: Any) -> tuple[float, float, float, float]:
+    """Returns xmin, xmax, ymin and ymax in pixels, those of the box around one that CVAT has turned."""
+    x, y, width, height = box
+    edges = (x, x + width, y, y + height)
     degrees = attributes.get(image_objects.ROTATION) if isinstance(attributes, dict) else None
-    box = (x, x + width, y, y + height)
-    return image_objects.around_turned(box, degrees) if degrees and _is_number(degrees) else box
+    return image_objects.around_turned(edges, degrees) if degrees and _is_number(degrees) else edges
 
 
 def _keypoints(value: Any, height: int, width: int, count: int) -> list[float]:

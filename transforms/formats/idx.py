@@ -42,7 +42,7 @@ class Idx(base_format.Format):
 
     @classmethod
     def is_container(cls, name: str) -> bool:
-        return _IDX.search(name) is not None
+        return _IDX.fullmatch(name) is not None
 
     @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:

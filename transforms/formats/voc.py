@@ -405,7 +405,8 @@ class Xml(syntax.Syntax):
 
 def _rotation_of(element: ElementTree.Element) -> dict[str, str]:
     """Returns the angle by which CVAT has turned the box of an object, in degrees; {} if it has not."""
-    texts = {each.findtext("name"): each.findtext("value", "").strip() for each in element.iter("attribute")}
+    attributes = element.iterfind("attributes/attribute")
+    texts = {each.findtext("name"): each.findtext("value", "").strip() for each in attributes}
     angle = texts.get(image_objects.ROTATION, "")
     return {image_objects.ROTATION: angle} if angle.strip("0.") else {}
 
