@@ -148,6 +148,15 @@ def test_edges_count_from_one_and_belong_to_the_box() -> None:
     assert from_zero.values[0] == (0.025,)
 
 
+def test_box_that_cvat_has_turned_becomes_the_one_around_it() -> None:
+    for degrees, edges in [("90.0", (5 / 40, 15 / 40, 0, 1)), ("0.0", (0.0, 0.5, 0.25, 0.75))]:
+        rotation = f"<attribute><name>rotation</name><value>{degrees}</value></attribute>"
+        data = xml(SIZE, DOG.replace("</object>", f"<attributes>{rotation}</attributes></object>"))
+        assert [value for values in READER.read(data).values[:4] for value in values] == pytest.approx(edges)
+        is_turned = image_objects.NOTE_ON_TURNED in READER.syntax.unstored([data])
+        assert is_turned == (degrees != "0.0")
+
+
 def test_flags_pose_and_parts_of_objects() -> None:
     objects = [detection_sets.Box("cat", 0, 0, 40, 20), detection_sets.Box("dog", 4, 5, 6, 10)]
     found = READER.read(detection_sets.voc_xml(objects).encode())
