@@ -72,6 +72,13 @@ def open_dataset(
             records is missing or damaged.
         ShardError: if a shard is missing or has another length than the catalog says.
         ConfigError: if the address cannot be read here, an option is not known, or there is no such snapshot.
+
+    Examples:
+        >>> ds = imagebeam.open_dataset("shards")
+        >>> ds.labels
+        ('circle', 'square', 'triangle')
+        >>> ds.num_examples("train"), ds.num_examples("train[:10%]")
+        (472, 47)
     """
     folder = None if cache_dir is None else option_values.path("cache_dir", cache_dir)
     max_bytes = option_values.whole(1, 1 << 60)("cache_bytes", cache_bytes)
@@ -175,6 +182,11 @@ class ImageDataset:
 
         Raises:
             ConfigError: if the dataset has no such label, or `labels` is empty.
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> ds.filter(["circle"]).num_examples("train")
+            161
         """
         kept = frozenset(
             self._label_id(label) + self.catalog.label_base for label in record_selection.check_labels(labels)
@@ -220,6 +232,12 @@ class ImageDataset:
 
         Raises:
             ConfigError: if the options do not fit each other or the dataset.
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> batch = next(iter(ds.as_tf("train", 32, image_size=64, shuffle="global")))
+            >>> batch["image"].shape, batch["label"].dtype
+            (TensorShape([32, 64, 64, 3]), tf.int32)
         """
         return _SplitFeeds(self, split).as_tf(batch_size, input_context=input_context, **options)
 
@@ -228,6 +246,17 @@ class ImageDataset:
 
         Arguments as of `as_tf`. A list is an object array [batch] of arrays; with `list_size` an array
         [batch, list_size]; with a shape in the catalog an array [batch, *shape].
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> batches = ds.as_numpy("train", 32, image_size=64, shuffle="global")
+            >>> next(batches)["image"].shape
+            (32, 64, 64, 3)
+            >>> state = batches.state()  # its to_dict() is for JSON
+            >>> second = next(batches)
+            >>> batches.restore(state)
+            >>> bool((next(batches)["image"] == second["image"]).all())
+            True
         """
         return _SplitFeeds(self, split).as_numpy(batch_size, **options)
 
@@ -239,6 +268,13 @@ class ImageDataset:
             sharding: a jax.sharding.Sharding whose first axis the examples are laid out over.
             batch_size: number of examples in a batch of all processes together.
             **options: the fields of `imagebeam.ReadOptions`; process_index and process_count come from JAX.
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> mesh = jax.make_mesh((jax.device_count(),), ("data",))
+            >>> rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+            >>> next(ds.as_jax("train", rows, batch_size=64, image_size=64))["image"].shape
+            (64, 64, 64, 3)
         """
         return _SplitFeeds(self, split).as_jax(sharding, batch_size, **options)
 
@@ -252,6 +288,13 @@ class ImageDataset:
             split: "train", a part such as "train[:10%]", or several as "train+validation".
             global_batch_size: number of examples in a batch of all replicas together.
             **options: the fields of `imagebeam.ReadOptions`.
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> strategy = tf.distribute.MirroredStrategy()
+            >>> batch = next(iter(ds.as_distributed(strategy, "train", 64, image_size=64)))
+            >>> strategy.experimental_local_results(batch["image"])[0].shape[1:]
+            TensorShape([64, 64, 3])
         """
         return _SplitFeeds(self, split).as_distributed(strategy, global_batch_size, **options)
 
@@ -268,6 +311,12 @@ class ImageDataset:
 
         Raises:
             ConfigError: if the options do not fit each other, or `step` is beyond the last batch.
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> state = ds.state_at("train", step=1000, batch_size=32, shuffle="global")
+            >>> batches = ds.as_numpy("train", 32, image_size=64, shuffle="global")
+            >>> batches.restore(state)
         """
         return _SplitFeeds(self, split).state_at(step, batch_size, **options)
 
@@ -284,6 +333,11 @@ class ImageDataset:
 
         Raises:
             ConfigError: if the options do not fit each other, or with num_epochs=None.
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> ds.num_batches("train", 32), ds.num_batches("train", 32, num_epochs=2)
+            (14, 29)
         """
         return _SplitFeeds(self, split).num_batches(batch_size, **options)
 
@@ -299,6 +353,11 @@ class ImageDataset:
 
         Raises:
             ConfigError: if the dataset has no classes, or they were not counted.
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> {ds.labels[label]: round(weight, 3) for label, weight in ds.class_weights("train").items()}
+            {'circle': 0.977, 'square': 1.022, 'triangle': 1.002}
         """
         names = record_selection.split_names(split, self.splits)
         every = [self.statistics.get(name, {}).get("labels", {}) for name in names]
@@ -327,6 +386,14 @@ class ImageDataset:
 
         Raises:
             ConfigError: if the examples cannot be read like this, or a feature is named "image" or "label".
+
+        Examples:
+            >>> source = imagebeam.open_dataset("shards").as_grain("train")
+            >>> len(source)
+            472
+            >>> source[0]["image"].dtype, sorted(source[0])[:2]
+            (dtype('uint8'), ['image', 'image/channels'])
+            >>> batches = grain.MapDataset.source(source).shuffle(seed=0)
         """
         from imagebeam.reader import example_source
 
@@ -356,6 +423,12 @@ class ImageDataset:
 
         Raises:
             ConfigError: if PyTorch is not installed, or the options do not fit each other or the dataset.
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> loader = ds.as_torch("train", 32, image_size=64, shuffle="global")
+            >>> next(iter(loader))["image"].shape
+            torch.Size([32, 3, 64, 64])
         """
         return _SplitFeeds(self, split).as_torch(batch_size, **options)
 
@@ -391,6 +464,12 @@ class ImageDataset:
             split: "train", a part such as "train[:10%]", or several as "train+validation".
             batch_size: number of examples in a batch of this process.
             **options: the fields of `imagebeam.ReadOptions`.
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> batches = iter(ds.as_grain_batches("train", 32, image_size=64, shuffle="global"))
+            >>> next(batches)["image"].shape
+            (32, 64, 64, 3)
         """
         return _SplitFeeds(self, split).as_grain_batches(batch_size, **options)
 
@@ -402,6 +481,10 @@ class ImageDataset:
 
         Args:
             split: "train", a part such as "train[:10%]", or several as "train+validation".
+
+        Examples:
+            >>> imagebeam.open_dataset("shards").image_sizes("train").shape
+            (472, 2)
         """
         selected = self.select(split)
         return self._read_sizes(selected.splits)[selected.records_at(np.arange(len(selected)))]
@@ -545,6 +628,11 @@ class ImageDataset:
 
         Raises:
             ExampleError: if an example cannot be read or decoded, or none of them with on_error="skip".
+
+        Examples:
+            >>> ds = imagebeam.open_dataset("shards")
+            >>> mean, std = ds.pixel_statistics("train")
+            >>> batches = ds.as_numpy("train", 32, image_size=64, dtype="float32", normalize=(mean, std))
         """
         count = min(_MAX_MEASURED, self.num_examples(split))
         shuffle = "global" if self.catalog.compression == "none" else "stream"

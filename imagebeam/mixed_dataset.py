@@ -58,6 +58,12 @@ def mix(
 
     Raises:
         ConfigError: if weights and datasets do not match, or the examples or classes of the datasets differ.
+
+    Examples:
+        >>> ds = imagebeam.open_dataset("shards")
+        >>> mixed = imagebeam.mix([(ds, "train"), (ds, "test")], weights=[3, 1], batch_size=32, image_size=64)
+        >>> next(iter(mixed))["image"].shape
+        TensorShape([32, 64, 64, 3])
     """
     return Mixture(datasets, weights).as_tf(batch_size, seed=seed, **options)
 

@@ -234,6 +234,11 @@ def load_catalog(directory: str | os.PathLike[str], snapshot: str | int | None =
     Raises:
         CatalogError: if there is no catalog, or it cannot be read.
         ConfigError: if there is no such snapshot.
+
+    Examples:
+        >>> catalog = imagebeam.load_catalog("shards")
+        >>> {name: split.num_examples for name, split in catalog.splits.items()}
+        {'train': 472, 'test': 128}
     """
     return find(directory, snapshot).catalog
 

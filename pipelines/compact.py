@@ -82,6 +82,10 @@ def compact(
         BusyError: if another run writes to the dataset.
         ShardError: if a record is broken.
         CatalogError: if a snapshot is damaged.
+
+    Examples:
+        >>> imagebeam.compact("nightly").snapshot
+        '000003'
     """
     arguments = request_lib.as_beam_arguments(beam_options)
     return run(directory, arguments, request_lib.as_workers(workers), show_progress, run_journal.Journal())

@@ -115,6 +115,16 @@ def convert(
         TooManyRejectsError: if more images were rejected or removed than allowed; nothing was committed.
         DriftError: with `fail_on_drift`, if the snapshot drifts too far; nothing was committed.
         ImagebeamError: if the job failed; finished shards are kept for the next run.
+
+    Examples:
+        >>> config = {
+        ...     "source": {"uri": "photos"},
+        ...     "split": {"by": "hash", "fractions": {"train": 0.8, "test": 0.2}},
+        ...     "output": {"uri": "shards"},
+        ... }
+        >>> result = imagebeam.convert(config, overwrite=True, show_progress=False)
+        >>> result.catalog.counts.written, dict(result.catalog.counts.rejected)
+        (600, {'empty_file': 1, 'not_an_image': 1, 'truncated': 1})
     """
     flags = overwrite, update, retry_rejects, fail_on_drift, show_progress, cancel_on_interrupt
     return run(Request(config, beam_options, workers, *flags), run_journal.Journal())
@@ -227,6 +237,10 @@ def submit(
         ConfigError: if the config or the options do not allow the job, or the runner is another one.
         BusyError: if another run writes to the output.
         ImagebeamError: if the job could not be submitted.
+
+    Examples:
+        >>> dataflow = "--runner=DataflowRunner --project=p --region=r --temp_location=gs://bucket/temp"
+        >>> job = imagebeam.submit("images.yaml", dataflow)  # doctest: +SKIP
     """
     return submit_request(
         Request(config, beam_options, None, overwrite, update, retry_rejects, fail_on_drift, show_progress)
@@ -273,6 +287,11 @@ def plan(
 
     Raises:
         ConfigError: if the config does not fit the input.
+
+    Examples:
+        >>> plan = imagebeam.plan({"source": {"uri": "photos"}})
+        >>> plan.listed, plan.labels
+        (603, ('circle', 'square', 'triangle'))
     """
     request = Request(config, beam_options, None, overwrite, update, retry_rejects, show_progress=show_progress)
     return run_plan(request, run_journal.Journal())

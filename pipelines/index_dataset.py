@@ -325,6 +325,10 @@ def index(
         ConfigError: if there are no TFRecord files, or none with images, or they cannot be read as one dataset.
         VerificationError: if a file or a record is broken.
         BusyError: if another run writes to the folder.
+
+    Examples:
+        >>> imagebeam.index("tfrecords").catalog.splits["train"].num_examples  # files of another tool
+        472
     """
     start = time.monotonic()
     options = make_catalog.IndexOptions(image, label, label_base, split, partial, keep_broken)

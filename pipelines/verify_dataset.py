@@ -101,6 +101,10 @@ def verify(directory: str | os.PathLike[str], decode: bool = False, snapshot: st
     Raises:
         ConfigError: if there is no such folder, or no such snapshot.
         CatalogError: if there is no catalog, or it was edited.
+
+    Examples:
+        >>> imagebeam.verify("shards", decode=True).problems
+        ()
     """
     directory, catalog = snapshots.find(find_folder(directory), snapshot)
     check = None

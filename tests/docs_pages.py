@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
+import inspect
 import re
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 from tests import command_line
@@ -19,3 +23,16 @@ def run_snippet(block: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "__snippet__"}
     exec(compile(block, "snippet", "exec"), names)
     return names
+
+
+def with_examples(module: ModuleType) -> Iterator[Callable[..., Any]]:
+    """Yields the public functions of a module, and the methods of its classes, whose docstrings have examples."""
+    for value in (getattr(module, name) for name in module.__all__):
+        methods = vars(value).values() if inspect.isclass(value) else ()
+        yield from (each for each in (value, *methods) if inspect.isfunction(each) and ">>> " in str(each.__doc__))
+
+
+def run_examples(function: Callable[..., Any], **names: Any) -> None:
+    """Runs the examples in a docstring, in the working folder, and compares what they print with what stands there."""
+    [test] = doctest.DocTestFinder(recurse=False).find(function, function.__qualname__, globs=names)
+    assert doctest.DocTestRunner(verbose=False).run(test).failed == 0

@@ -32,6 +32,10 @@ def aspect_buckets(area: int, step: int = 64, max_aspect: float = 2.0) -> list[t
 
     Raises:
         ConfigError: if no size has so few pixels and such an aspect ratio.
+
+    Examples:
+        >>> imagebeam.aspect_buckets(256 * 256, step=64, max_aspect=2.0)
+        [(320, 192), (256, 256), (192, 320)]
     """
     return list_sizes(area, step, max_aspect, ("area", "step", "max_aspect"))
 

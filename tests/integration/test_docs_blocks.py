@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import pathlib
 import re
+import shutil
 
 import pytest
 
+import imagebeam
 from tests import command_line, docs_pages
 
 
@@ -74,6 +77,32 @@ def test_pages_on_converting_and_on_the_output_run(
     assert sum(1 for _ in docs_pages.run_snippet(plain)["examples"]) == 600
     pytest.importorskip("tensorflow_datasets")
     assert len(docs_pages.run_snippet(by_tfds)["ds"]) == 540
+
+
+@pytest.mark.slow
+def test_examples_of_docstrings_print_what_stands_there(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").symlink_to(folder / "build/demo/images")
+    shutil.copytree(folder / "build/demo/shapes", "shards")
+    pathlib.Path("tfrecords").mkdir()
+    for shard in pathlib.Path("shards").glob("*.tfrecord"):
+        shutil.copy(shard, "tfrecords")
+    for each in [folder / "build/demo/images", folder / "build/demo/images/circle"]:  # two nights
+        config = {"source": {"uri": str(each)}, "output": {"uri": "nightly"}, "label": {"by": "none"}}
+        config["update"] = {"max_removed_fraction": 1}
+        imagebeam.convert(config, update=True, show_progress=False)
+    import grain
+    import jax
+    import tensorflow as tf
+
+    functions = [*docs_pages.with_examples(imagebeam)]
+    for function in functions:
+        if function.__name__ != "as_torch":  # torch_feeds.py runs it: PyTorch is not here
+            docs_pages.run_examples(function, imagebeam=imagebeam, grain=grain, jax=jax, tf=tf)
+    public = {name for name in imagebeam.__all__ if inspect.isfunction(getattr(imagebeam, name))}
+    assert public == {each.__name__ for each in functions if "." not in each.__qualname__}
 
 
 # Tests that run the blocks of Python and shell of each page; what is not there needs its reason in SHOWN_ONLY.

@@ -232,6 +232,7 @@ def test_snippets_of_the_documentation_do_what_they_say(
     [of_readme] = re.findall(r"^loader = .*$", docs_pages.blocks("../README.md", "python")[0], re.MULTILINE)
     exec(of_readme, names)
     assert next(iter(names["loader"]))["image"].shape == (32, 3, 224, 224)
+    docs_pages.run_examples(imagebeam.ImageDataset.as_torch, imagebeam=imagebeam)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------
