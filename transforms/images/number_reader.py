@@ -137,5 +137,6 @@ def _as_bad_image() -> Iterator[None]:
         yield
     except checked_image.BadImageError:
         raise
-    except pillow_decoder.FAILURES as e:
+    # For tifffile 2025 and older, the last ones for Python 3.10, its own error is no ValueError.
+    except (pixel_type.tifffile().TiffFileError, *pillow_decoder.FAILURES) as e:
         raise checked_image.BadImageError(Reason.UNDECODABLE, f"tifffile: {e}") from e
