@@ -242,6 +242,6 @@ def _request_error(error: Exception, uri: str) -> interface.RequestError:
         detail = f"its server cannot be reached ({os.strerror(number) if number else error.os_error})"
     elif isinstance(error, aiohttp.RedirectClientError):
         detail = f"it is redirected to {detail}"
-    elif isinstance(error, aiohttp.InvalidURL):
+    elif isinstance(error, ValueError):  # aiohttp's InvalidURL, or one of urllib or yarl
         detail = "is no address of a web server"
     return _refused(uri, cause, detail, errno.EIO)
