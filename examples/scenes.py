@@ -6,10 +6,11 @@ import json
 import pathlib
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import demo
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 NUM_IMAGES = {"train": 480, "validation": 120}
@@ -21,9 +22,9 @@ Corners = tuple[float, float, float, float]  # left, top, right, bottom in pixel
 class Boxes(NamedTuple):
     """Boxes in one image, found or annotated."""
 
-    corners: np.ndarray  # float [N, 4], in pixels of the stored image
-    labels: np.ndarray  # int [N]
-    scores: np.ndarray  # float [N]; not used of annotated boxes
+    corners: npt.NDArray[Any]  # float [N, 4], in pixels of the stored image
+    labels: npt.NDArray[Any]  # int [N]
+    scores: npt.NDArray[Any]  # float [N]; not used of annotated boxes
 
 
 def make(folder: pathlib.Path) -> str:
@@ -105,7 +106,7 @@ def _draw_shape(canvas: ImageDraw.ImageDraw, category: int, box: Corners, fill: 
         canvas.polygon([((left + right) / 2, top), (left, bottom), (right, bottom)], fill=fill)
 
 
-def overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+def overlap(boxes: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Returns the intersection over union of each box with each other one, [N, M]."""
     upper = np.maximum(boxes[:, None, :2], others[None, :, :2])
     lower = np.minimum(boxes[:, None, 2:], others[None, :, 2:])

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 import optax
 import scenes
 from flax import nnx
@@ -50,7 +51,7 @@ class Block(nnx.Module):
         return hidden + nnx.relu(self.norm(self.conv(hidden)))
 
 
-def make_model(num_classes: int) -> nnx.Module:
+def make_model(num_classes: int) -> nnx.Sequential:
     """Returns a network from images to [batch, rows, columns, num_classes + 4], one cell for STRIDE x STRIDE pixels.
 
     A cell has a logit for each class, and the distances from its middle to the four sides of a box, as FCOS (Tian et
@@ -111,7 +112,7 @@ def find(output: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return chosen, places % num_classes, found
 
 
-def to_stored(boxes: np.ndarray, transform: np.ndarray) -> Any:
+def to_stored(boxes: npt.NDArray[Any], transform: npt.NDArray[Any]) -> Any:
     """Returns boxes [N, 4] of an image of a batch in pixels of the stored image."""
     points = np.concatenate([boxes.reshape(-1, 2), np.ones((2 * len(boxes), 1))], axis=1) @ transform.T
     return points[:, :2].reshape(-1, 4)

@@ -14,9 +14,11 @@ import argparse
 import pathlib
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import scenes
 import tensorflow as tf
 
@@ -55,7 +57,7 @@ def to_pair(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return batch["image"], batch["segmentation"]
 
 
-def mean_overlap(model: keras.Model, batches: Iterator[dict[str, np.ndarray]]) -> float:
+def mean_overlap(model: keras.Model, batches: Iterator[dict[str, npt.NDArray[Any]]]) -> float:
     """Returns the mean over all classes of intersection over union, each pixel of each image counted once."""
     counts = np.zeros((NUM_CLASSES, NUM_CLASSES), np.int64)  # true class, predicted class
     for batch in batches:

@@ -2,32 +2,32 @@
 
 from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 
 LIBRARY: str
 DECODES_PNG: int
 
 def find_features(
-    records: list[bytes], keys: tuple[bytes, ...], columns: tuple[np.ndarray, ...], found: np.ndarray
+    records: list[bytes], keys: tuple[bytes, ...], columns: tuple[npt.NDArray[Any], ...], found: npt.NDArray[Any]
 ) -> list[tuple[int, str]]: ...
-def read_records(descriptor: int, starts: np.ndarray, stops: np.ndarray) -> list[bytes | None]: ...
+def read_records(descriptor: int, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> list[bytes | None]: ...
 def decode(
     images: list[Any],
-    parts: np.ndarray,
-    flips: np.ndarray,
-    out: np.ndarray | list[np.ndarray],
+    parts: npt.NDArray[Any],
+    flips: npt.NDArray[Any],
+    out: npt.NDArray[Any] | list[npt.NDArray[Any]],
     threads: int,
     points: list[Any] = ...,
-    frames: np.ndarray | None = ...,
+    frames: npt.NDArray[Any] | None = ...,
     filter: int = ...,
     antialias: bool = ...,
     accurate_dct: bool = ...,
-    values: np.ndarray | None = ...,
-    sizes: np.ndarray | None = ...,
-    shapes: np.ndarray | None = ...,
-    places: np.ndarray | None = ...,
-    colors: np.ndarray | None = ...,
-    erased: np.ndarray | None = ...,
+    values: npt.NDArray[Any] | None = ...,
+    sizes: npt.NDArray[Any] | None = ...,
+    shapes: npt.NDArray[Any] | None = ...,
+    places: npt.NDArray[Any] | None = ...,
+    colors: npt.NDArray[Any] | None = ...,
+    erased: npt.NDArray[Any] | None = ...,
     fill: bytes = ...,
     shared: bool = ...,
 ) -> list[tuple[int, str]]: ...
