@@ -41,13 +41,13 @@ class Block(nnx.Module):
     """Attention over the patches of an image, and a layer for each patch."""
 
     def __init__(self, rngs: nnx.Rngs):
-        self.norms = nnx.List([nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2)])
+        self.norm, self.inner_norm = nnx.LayerNorm(WIDTH, rngs=rngs), nnx.LayerNorm(WIDTH, rngs=rngs)
         self.attention = nnx.MultiHeadAttention(4, WIDTH, decode=False, rngs=rngs)
         self.inner, self.outer = nnx.Linear(WIDTH, 4 * WIDTH, rngs=rngs), nnx.Linear(4 * WIDTH, WIDTH, rngs=rngs)
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        hidden += self.attention(self.norms[0](hidden))
-        return hidden + self.outer(nnx.gelu(self.inner(self.norms[1](hidden))))
+        hidden += self.attention(self.norm(hidden))
+        return hidden + self.outer(nnx.gelu(self.inner(self.inner_norm(hidden))))
 
 
 class Denoiser(nnx.Module):
@@ -56,7 +56,7 @@ class Denoiser(nnx.Module):
     def __init__(self, rngs: nnx.Rngs):
         numbers = 3 * PATCH * PATCH
         self.enter, self.time = nnx.Linear(numbers, WIDTH, rngs=rngs), nnx.Linear(WIDTH, WIDTH, rngs=rngs)
-        self.blocks = nnx.List([Block(rngs) for _ in range(NUM_BLOCKS)])
+        self.blocks = nnx.Sequential(*[Block(rngs) for _ in range(NUM_BLOCKS)])
         self.norm, self.leave = nnx.LayerNorm(WIDTH, rngs=rngs), nnx.Linear(WIDTH, numbers, rngs=rngs)
 
     def __call__(self, image: jax.Array, time: jax.Array) -> jax.Array:
@@ -73,9 +73,7 @@ class Denoiser(nnx.Module):
         positions = jnp.concatenate([waves(each.ravel(), WIDTH // 2) for each in places], -1)
         hidden = self.enter(patches.reshape(count, rows * columns, -1)) + positions
         hidden += self.time(waves(10 * time, WIDTH))[:, None]
-        for block in self.blocks:
-            hidden = block(hidden)
-        patches = self.leave(self.norm(hidden)).reshape(count, rows, columns, PATCH, PATCH, 3)
+        patches = self.leave(self.norm(self.blocks(hidden))).reshape(count, rows, columns, PATCH, PATCH, 3)
         return patches.swapaxes(2, 3).reshape(image.shape)
 
 

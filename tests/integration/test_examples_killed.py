@@ -13,6 +13,7 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 
+import jax
 import pytest
 
 import imagebeam
@@ -23,6 +24,9 @@ KILLS, SEED = (int(os.environ.get(f"IMAGEBEAM_KILLS{name}", usual)) for name, us
 MOST_STEPS = 6  # before a kill
 STEPS = MOST_STEPS * KILLS + 2
 SAVE_EVERY = 2
+# JAX 0.6, the last one on Python 3.10, adds the losses of several processes in another order than those of one, so the
+# mean that is printed may be rounded otherwise. The losses of the following steps show that the weights are the same.
+ROUNDING = 1e-6 if jax.__version_info__ < (0, 7) else 0
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +107,8 @@ def test_buckets_killed_and_on_other_processes_have_the_losses_of_a_job_that_was
     expected, whole = killed_jobs.run(job)
     assert sorted(expected) == list(range(1, steps + 1))
     ending = whole.splitlines()[-1]
-    assert (tmp_path / "log").read_text().count("Finished XLA compilation of jit(_update)") == 3
+    compiled = re.findall(r"Finished XLA compilation of jit\(_update\) in \S+ sec", (tmp_path / "log").read_text())
+    assert len(set(compiled)) == 3  # JAX 0.6 writes each line twice
     assert ending.endswith(f" over {imagebeam.open_dataset(dataset).num_examples('test')} examples in 3 buckets")
     least_first = 1
     for process_count, killed_after in ((2, num_losses), (1, None)):
@@ -111,7 +116,8 @@ def test_buckets_killed_and_on_other_processes_have_the_losses_of_a_job_that_was
         losses, text = killed_jobs.run(job, killed_after)
         first = first_step(text, process_count)
         assert first >= least_first
-        assert losses == {step: expected[step] for step in range(first, max(losses) + 1)}
+        same = {step: expected[step] for step in range(first, max(losses) + 1)}
+        assert losses == pytest.approx(same, rel=ROUNDING, abs=0)
         least_first = max(losses) - SAVE_EVERY
     assert max(losses) == steps and text.splitlines()[-1] == ending
 
