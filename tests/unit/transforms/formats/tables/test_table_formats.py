@@ -224,8 +224,11 @@ def test_short_row_is_a_reject_only_if_a_missing_column_is_asked_for(tmp_path: p
 
 def test_few_zero_bytes_are_no_utf16(tmp_path: pathlib.Path) -> None:
     found, problems = read(tmp_path, "t.csv", b"image,label\na.jpg,cat\nb\0.jpg,dog\n")
-    assert (found["a.jpg"], problems) == ("cat", [])
-    assert "is not a valid path" in str(found["b\0.jpg"])
+    assert found["a.jpg"] == "cat"
+    if sys.version_info < (3, 11):  # whose csv module refuses them
+        assert "cannot be read to its end: line 3: line contains NUL" in problems[0]
+    else:
+        assert (problems, "is not a valid path" in str(found["b\0.jpg"])) == ([], True)
     wide = table_formats.TableFile(str(tmp_path / "w.csv"), "csv")
     (tmp_path / "w.csv").write_bytes("image,label\na.jpg,cat\n".encode("utf-16-le"))
     with pytest.raises(ValueError, match=r"it looks like UTF-16 text, not UTF-8: .*: utf-16-le"):
