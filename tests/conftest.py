@@ -1,13 +1,14 @@
 """Rules for all tests.
 
-In CI (IMAGEBEAM_CI=1) a test marked `integration` that skips is a failure: no missing server is silently green. No
-property fails because the machine is busy.
+In CI (IMAGEBEAM_CI=1) a test marked `integration` that skips is a failure: no missing server is silently green. Exempt
+are the packages that Python 3.10 cannot have. No property fails because the machine is busy.
 """
 
 import os
 import pathlib
 import reprlib
 import signal
+import sys
 import traceback
 from collections.abc import Generator
 
@@ -17,6 +18,9 @@ import pytest
 _IN_CI = os.environ.get("IMAGEBEAM_CI") == "1"
 _TESTS = pathlib.Path(__file__).parent
 _INTEGRATION = _TESTS / "integration"
+
+# Python 3.10 cannot have these beside Beam's packages for Google Cloud, as setup.py says, so their tests skip there.
+_NOT_ON_PYTHON_3_10 = ("tensorflow_datasets", "tensorflow_transform")
 
 LONG_UNIT_TESTS = (  # 10 to 40 s each
     "unit/imagebeam/test_dataset.py",
@@ -76,6 +80,8 @@ def _name_case(item: pytest.Function, error: pytest.ExceptionInfo[BaseException]
 
 def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if sys.version_info < (3, 11) and any(f"could not import '{name}'" in reason for name in _NOT_ON_PYTHON_3_10):
+            return
         report.outcome = "failed"
         report.longrepr = f"{report.nodeid} was skipped ({reason}); in CI its server must be there: see .ci/run"

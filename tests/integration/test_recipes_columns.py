@@ -11,23 +11,19 @@ import pathlib
 import random
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import convert
 from tests import command_line, datasets, image_sets, job_graphs
 
-if sys.version_info < (3, 11):
-    pytest.skip("tf.Transform is not for this Python", allow_module_level=True)
-
-import tensorflow as tf
-import tensorflow_transform as tft
+tft = pytest.importorskip("tensorflow_transform")
 
 NUM_TRAIN, NUM_TEST = 200, 40
 CITIES = {"Rome": 80, "Oslo": 50, "Bonn": 50, "Lima": 20}  # in the train split; two as often as each other

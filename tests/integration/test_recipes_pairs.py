@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_datasets as tfds
 from PIL import Image
 
 import imagebeam
@@ -156,6 +155,7 @@ def test_crop_that_changes_the_first_image_alone_is_logged(
 
 
 def test_tensorflow_datasets_decodes_all_images(output: pathlib.Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
     builder = tfds.builder_from_directory(str(output))
     found = list(builder.as_dataset("train"))
     assert len(found) == 5

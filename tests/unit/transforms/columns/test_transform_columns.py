@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import google_crc32c
+import pytest
 
 from imagebeam import features
 from imagebeam.transforms import elements
@@ -45,6 +46,7 @@ def test_apply_replaces_the_transformed_columns_alone() -> None:
 
 
 def test_applied_runs_keep_their_ranks_and_come_in_batches_of_one_size() -> None:
+    pytest.importorskip("tensorflow_transform")
     refs = make_refs(2500)
     apply, saved = transform_columns._ApplyFn([AGE]), Doubled()
     apply._saved = saved  # type: ignore[assignment]
