@@ -16,10 +16,8 @@ from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, FolderProbe, and_list, name_some
 
 NO_CLASSES = "nothing says what the images show"
-_DEEPER = (
-    "the images are in further folders, and the first folder is the class; for the folder of the image as the class "
-    "set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
-)
+_OF_IMAGE = "set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
+_DEEPER = f"and the first folder is the class; for the folder of the image as the class {_OF_IMAGE}"
 _STRATIFY = Change(
     "split",
     {"by": "hash", "fractions": {"train": 0.8, "validation": 0.1, "test": 0.1}, "stratify": True},
@@ -91,7 +89,7 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
             f"source.include='[{kept}]'",
         )
     first = held[next(iter(with_classes))]
-    notes += [*_notes_on_depth(probe, first), *_notes_on_numbers(probe, first, doubts)]
+    notes += [*_notes_on_depth(probe, first), *_notes_on_names(probe, first, doubts)]
     yield Finding("imagefolder", evidence, settings, tuple(notes), doubts=doubts, reads_images_alone=True)
 
 
@@ -127,8 +125,9 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
                 f"source.include='{own}' leaves the latter out"
             )
             break
-        if any(map(name_signs.is_part, inner)):
-            doubts.append(f"{each.path} has folders for the parts of a data set ({name_some(each.folders)})")
+        inner = inner if each.images else [*each.folders, *_folders_below(probe, each)]
+        if parts := [name for name in inner if name_signs.is_part(name)]:
+            doubts.append(f"{each.path} has folders for the parts of a data set ({name_some(parts)})")
             break
     if named := [
         n for n in first if _is_split(n) or (folder_probe.split_meant(n) and any(o in n for o in first if o != n))
@@ -136,30 +135,59 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str =
         doubts.append(f"{name_some(named)}: names of a split, not of classes")
     elif 0 < len(tests := [n for n in first if folder_probe.split_meant(n) in _NOT_TRAINED]) < len(first):
         doubts.append(f"{name_some(tests)}: name of a split, not of a class?")
+    if others := [n for n in first if (end := name_signs.MASK_ENDING.fullmatch(n)) and end["name"] in first]:
+        doubts.append(f"{name_some(others)}: masks of the images in the folder of the rest of the name, by the name")
+    elif (others := _of_roles(first)) and 2 * len(others) == len(first):
+        doubts.append(f"{name_some(others)}: parts of the examples in the folder of the rest of the name, by the name")
     if copies := [name for name in first if (of := _COPY.sub("", name)) != name and of in first]:
         doubts.append(f"{name_some(copies)}: a copy of another class, by the name")
-    doubts += [*filter(None, (_folders_of_names(probe, each) for each in holders))][:1]
+    words = (text for text, are_same in (_words_in_each(probe, each) for each in holders) if are_same)
+    doubts += [*filter(None, (*(_folders_of_names(probe, each) for each in holders), *words))][:1]
     if len(first) == 1:
         doubts.append(f"{first[0]} would be the only class")
     elif deeper := _without_images(probe, holders[0]):
         doubts.append(
-            f"{deeper.path} holds no images, but the folders {name_some(deeper.folders)}: are these classes? {_DEEPER}"
+            f"{deeper.path} holds no images, but the folders {name_some(deeper.folders)}: are these classes? The "
+            f"images are in further folders, {_DEEPER}"
         )
     elif _notes_on_depth(probe, holders[0]):
         below = [{*each.folders} for each in probe.some(holders[0], first)]
         are_named = not any(map(name_signs.COUNTED.search, set().union(*below))) and not set.intersection(*below)
         is_wrapped = all(len(names) == 1 for names in below)  # tiles/tiles/tumor/x.tif
         if all(len(name) == 1 for name in first) or is_wrapped or (are_named and min(map(len, below)) > 1):
-            doubts.append(f"the classes may be {name_some(first)}, or the folders in them: {_DEEPER}")
-    doubts += filter(None, (_repeated_folders(probe, each) for each in holders))
+            doubts.append(
+                f"the classes may be {name_some(first)}, or the folders in them: the images are in further "
+                f"folders, {_DEEPER}"
+            )
+    doubts += [*filter(None, (_repeated_folders(probe, each) for each in holders))][:1]
     outer = [each for each in probe.some(holders[0], first) if not each.images and len(each.folders) > 1]
     doubts += [*filter(None, (contradictions.aligned(probe, each) for each in (*holders, *outer[:1])))][:1]
+    if _are_ids(first):
+        doubts.append(f"{name_some(first)} may be ids of slides, videos or subjects, and no classes, by the names")
     return tuple(dict.fromkeys(doubts))
 
 
 _NOT_TRAINED = ("validation", "test")  # bullet_train may be a class
 _COPY = re.compile(r"(?i)^copy of |[ _-]+\(?(copy|old|bak|backup)\)?( ?\(?\d+\)?)?$| ?\(\d+\)$")
 _BEGINNING = re.compile(r"[0-9a-f]{1,4}")
+
+
+def _are_ids(names: Sequence[str]) -> bool:
+    """Returns whether names of one length mix letters and digits after their common beginning: barcodes, hashes."""
+    if len({*map(len, names)}) > 1 or len(names[0]) < _ID_LENGTH or all(map(name_signs.SYNSET.fullmatch, names)):
+        return False
+    rests = [name.removeprefix(posixpath.commonprefix([*names])) for name in names]
+    return 2 * sum(bool(_LETTER.search(rest) and _DIGIT.search(rest)) for rest in rests) >= len(names) > 2
+
+
+_ID_LENGTH = 8  # characters, at least
+_LETTER, _DIGIT = re.compile("(?i)[a-z]"), re.compile(r"\d")
+
+
+def _of_roles(names: Sequence[str]) -> list[str]:
+    """Returns the names of folders that are that of another one and a word for a part of an example: chair_depth."""
+    ends = {name: re.fullmatch("(.+)[_ -](.+)", name) for name in names}
+    return [name for name, end in ends.items() if end is not None and end[1] in names and name_signs.is_role(end[2])]
 
 
 def _folders_of_names(probe: FolderProbe, holder: Folder) -> str:
@@ -180,6 +208,28 @@ def _folders_of_names(probe: FolderProbe, holder: Folder) -> str:
     return f"images in {name_some(names)} begin with the name of their folder: the names divide them, and no classes?"
 
 
+def _words_in_each(probe: FolderProbe, holder: Folder) -> tuple[str, bool]:
+    """Returns in words that several words begin the names of images in each folder, and whether these are the same.
+
+    As in clean/a (1).jpg, clean/b (1).jpg, noisy/a (1).jpg, noisy/b (1).jpg.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for each in probe.some(holder, holder.folders):
+        words = collections.Counter(m["label"] if (m := _NUMBERED.fullmatch(name)) else "" for name in each.images)
+        is_none = "" in words or any(map(name_signs.COUNTED.search, words)) or name_signs.are_parts(words)
+        if len(words) > 1 and min(words.values()) > 1 and not is_none:
+            found[posixpath.basename(each.path)] = frozenset(words)
+    if len(found) < 2:
+        return "", False
+    words_of_all = sorted(frozenset().union(*found.values()))
+    text = (
+        f"the names of images in {name_some([*found])} begin with several words ({name_some(words_of_all)}): if these "
+        "are the classes set source.pattern='(?:.*/)?(?P<label>[^/]*?[^/0-9_. ])[_. ]*[(]?[0-9]+[)]?[.].*' and "
+        "label={by: column, column: label}"
+    )
+    return text, len({*found.values()}) < len(found)
+
+
 def _is_split(name: str) -> bool:
     return name.lower() in name_signs.SPLIT_OF_WORD
 
@@ -198,13 +248,20 @@ def _without_images(probe: FolderProbe, holder: Folder) -> Folder | None:
 
 def _notes_on_depth(probe: FolderProbe, holder: Folder) -> list[str]:
     """Returns a note if the folders in a folder have no images, but hold further folders that have."""
-    return [] if any(each.images for each in probe.some(holder, holder.folders)) else [_DEEPER]
+    looked = [*probe.some(holder, holder.folders)]
+    inner = sorted({name for each in looked for name in each.folders})
+    return (
+        []
+        if any(each.images for each in looked)
+        else [f"the images are in further folders ({name_some(inner)}), {_DEEPER}"]
+    )
 
 
-def _notes_on_numbers(probe: FolderProbe, holder: Folder, doubts: Sequence[str]) -> list[str]:
-    """Returns a note if the images of a few classes have the same numbers, unless a doubt says so already."""
-    note = contradictions.numbered_alike(probe, holder)
-    return [note] if note and not any(contradictions.SAME_NAMES in each for each in doubts) else []
+def _notes_on_names(probe: FolderProbe, holder: Folder, doubts: Sequence[str]) -> list[str]:
+    """Returns notes if the names in classes have the same numbers or several words, unless a doubt says so already."""
+    note, words = contradictions.numbered_alike(probe, holder), _words_in_each(probe, holder)[0]
+    notes = [note] if note and not any(contradictions.SAME_NAMES in each for each in doubts) else []
+    return [*notes, words] if words and words not in doubts else notes
 
 
 def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
@@ -228,12 +285,22 @@ def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
         if first.images and all(each.stems == first.stems for each in others):
             where = f"{name_some(names)} in {looked[0].path}"
             return f"{where} hold images of the same names: parts of an example, not of a class"
-        if not name_signs.are_places(names):  # cat/original, cat/augmented
-            return ""
-    return (
-        f"{name_some([posixpath.basename(each.path) for each in looked])} all hold the folders {name_some(names)}: for "
-        "these as the classes set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
-    )
+        if not name_signs.are_places(names):
+            return _as_many_images(probe, without, names)
+    where = name_some([posixpath.basename(each.path) for each in looked])
+    return f"{where} all hold the folders {name_some(names)}: for these as the classes {_OF_IMAGE}"
+
+
+def _as_many_images(probe: FolderProbe, folders: Sequence[Folder], names: Sequence[str]) -> str:
+    """Returns in words that each folder has as many images in the one as in the other of these: left, right."""
+    held = [[probe.look(folder.below(name)) for name in names] for folder in folders]
+    if any(len({len(each.images) for each in parts}) > 1 for parts in held) or any(map(_AUGMENTED.match, names)):
+        return ""
+    where = f"{name_some(names)} in {folders[0].path}"
+    return f"{where} hold as many images each: parts of an example, not of a class (docs/recipes/pairs.md)?"
+
+
+_AUGMENTED = re.compile("(?i)aug")  # one image for each, or several
 
 
 def _folders_below(probe: FolderProbe, folder: Folder) -> set[str]:
@@ -302,7 +369,7 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
         settings["source.include"] = ["*/**"]
         notes.append(f"{root.count(len(root.images), 'image')} beside the folders are left out")
     notes += _notes_on_depth(probe, root)
-    notes += _notes_on_numbers(probe, root, doubts)
+    notes += _notes_on_names(probe, root, doubts)
     yield Finding(
         "image_folder", evidence, settings, tuple(notes), (_STRATIFY,), doubts=doubts, reads_images_alone=True
     )

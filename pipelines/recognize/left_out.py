@@ -65,6 +65,8 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
     notes = [each.text for each in lines if not each.is_doubt and not (lists and each.names_splits)]
     if lists:
         notes += _beside_lists(probe, reading, [*lists.values()], [path for each in of_splits for path in each.paths])
+    if finding.reads_images_alone:
+        notes += _named_as_masks(seen.read)
     notes += unread_files.rest(seen, {path for each in lines for path in each.paths}, said)
     elsewhere = tuple(each.text for each in images if each.is_doubt)
     return LeftOut(doubts, tuple(notes), elsewhere, lists)
@@ -298,6 +300,20 @@ def _further_masks(folders: Sequence[Folder]) -> Iterator[Line]:
     if paths:
         text = f"{plural.count(len(paths), 'image')} may be further masks, and not read ({name_some(paths)})"
         yield Line(f"{text}: if an image has several, merge them into one first", is_doubt=True)
+
+
+def _named_as_masks(folders: Sequence[Folder]) -> Iterator[str]:
+    """Yields a note on images that are named as masks among others that are not."""
+    paths: list[str] = []
+    for folder in folders:
+        named = [name for name in folder.images if name_signs.MASKS.search(name)]
+        if 2 * len(named) < len(folder.images) and not name_signs.MASKS.search(posixpath.basename(folder.path)):
+            paths += map(folder.below, named)
+    if paths:
+        yield (
+            f"{plural.count(len(paths), 'image')} may be masks by the name ({name_some(paths)}), and would be examples "
+            "of their own: if they are masks, move them elsewhere"
+        )
 
 
 def _classes_of_masked(paths: Sequence[str]) -> Iterator[Line]:

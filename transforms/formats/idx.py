@@ -56,7 +56,9 @@ class Idx(base_format.Format):
             if any(map(_EMNIST.fullmatch, names)):
                 yield _emnist(names, evidence, input)
             elif sum(_MNIST.fullmatch(name) is not None for name in names) >= 2:
-                yield Finding("mnist", evidence, input=input)
+                others = [name for name in names if not _MNIST.fullmatch(name)]
+                notes = (f"{name_some(others)} are not read: they may be further labels",) if others else ()
+                yield Finding("mnist", evidence, notes=notes, input=input)
             else:
                 yield _other_idx(names, evidence, input)
             return

@@ -7,6 +7,7 @@ Source: https://github.com/webdataset/webdataset (webdataset/tariterators.py: ba
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import posixpath
@@ -81,15 +82,34 @@ class Tar(base_format.Format):
                 f" with members such as {name_some(members)}" if members else ""
             )
             settings, notes = _settings_of(others)
+            further, is_unsure = _further_images(images)
+            notes += (further,) if further and not is_unsure else ()
             of_splits, unsure = _find_splits(probe, at)
             settings |= of_splits
             doubts = unsure if images else ("its first members are no images",)
+            doubts += (further,) if is_unsure else ()
             if images and not others:
                 doubts = (
                     "nothing names labels: if the folders in the tar are classes, unpack it, and plan the folder",
                 )
             yield Finding("webdataset", evidence, settings, notes, doubts=doubts)
             return
+
+
+def _further_images(names: Sequence[str]) -> tuple[str, bool]:
+    """Returns in words that examples have several images, and whether none of them is the one that is read: x.jpg."""
+    cells: dict[str, list[str]] = collections.defaultdict(list)
+    for name in names:
+        folder, base = posixpath.split(name)
+        stem, _, cell = base.partition(".")
+        cells[posixpath.join(folder, stem)].append(cell)
+    several = [each for each in cells.values() if len(each) > 1]
+    shown = name_some(
+        sorted({f".{cell}" for each in several for cell in each if "." in cell or "." not in "".join(each)})
+    )
+    if any(all("." in cell for cell in each) for each in several):
+        return f"examples have several images ({shown}), and none of them is one that is read, such as .jpg", True
+    return f"examples have several images, and of these members in {shown} are not read" if several else "", False
 
 
 _TEXTS = ("txt", "caption", "caption.txt")  # cells that are texts on an image

@@ -76,6 +76,10 @@ class Zip(base_format.Format):
                 )
         return ZipSource(*place, archive=name, inside=inside, max_image_bytes=request.max_image_bytes)
 
+    @classmethod
+    def is_container(cls, name: str) -> bool:
+        return ZipSource.FILE_NAME.fullmatch(name) is not None
+
 
 def is_archive(uri: str) -> bool:
     """Returns whether an address is that of a zip archive, or of a folder in one."""

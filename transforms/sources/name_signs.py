@@ -98,6 +98,7 @@ _PLACES = _any_of(
     r"(cam(era)?|fold|split|view|session|batch|(data)?set|scene|chunk|shard|images?|imgs?)[_ -]?\d+|\d+x\d+(px)?",
     r"(cam(era)?|view|session|(data)?set)[_ -]?[a-d]|v(ersion)?[_ -]?\d+(\.\d+)*",
     r"(19|20)\d\d([-_.]?(0[1-9]|1[0-2])([-_.]?\d\d)?)?",
+    r"1\d\d[a-z_]{5}",  # 100CANON, as cameras name them
 )
 # What a camera or program counts: nothing before such a number is a class.
 COUNTED = _any_of(
@@ -125,6 +126,11 @@ COLORS_OF_CLASSES = _any_of(
 def is_part(name: str) -> bool:
     """Returns whether a folder is a part of a data set by its name, and no class."""
     return _PARTS.fullmatch(name) is not None
+
+
+def is_role(name: str) -> bool:
+    """Returns whether a folder has one of several aligned images of an example, by its name."""
+    return _ROLES.fullmatch(name) is not None
 
 
 def are_parts(names: Collection[str]) -> bool:

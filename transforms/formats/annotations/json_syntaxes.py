@@ -7,7 +7,7 @@ import json
 import math
 import re
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from imagebeam.transforms.formats import box_signs
@@ -115,9 +115,11 @@ _VIA = ("shape_attributes", "region_attributes")
 def _via_row(image: str, where: str, shape: dict[str, Any], attributes: dict[str, Any]) -> Row:
     """Returns the row of a region; an attribute may be a text, or an object with a flag for each of its values."""
     value: Any = next(iter(attributes.values()), syntax.NO_NAME)
+    said = [*attributes]
     if isinstance(value, dict):
-        value = next((name for name, is_set in value.items() if is_set in (True, "true")), None)
-    return Row(image, where, syntax.name_of(value), [[*attributes], shape])
+        flags = [name for name, is_set in value.items() if is_set in (True, "true")]
+        value, said = (*flags, None)[0], flags if len(flags) > 1 else said
+    return Row(image, where, syntax.name_of(value), [said, shape])
 
 
 def _entries_of_object(data: bytes, is_project: bool) -> Iterator[dict[str, Any]]:
@@ -134,7 +136,8 @@ def _entries_of_object(data: bytes, is_project: bool) -> Iterator[dict[str, Any]
 class LabelStudio(syntax.Syntax):
     """Label Studio's JSON: a list of tasks with rectangles and polygons, in percent of the image's sides.
 
-    A task with several annotations, of several people, is refused. Brushes and keypoints are left out.
+    A task with several annotations, of several people, is refused, and one without any, or only skipped ones, names no
+    image. Brushes and keypoints are left out.
 
     Source: https://labelstud.io/guide/export.html and https://labelstud.io/guide/task_format
     """
@@ -143,26 +146,33 @@ class LabelStudio(syntax.Syntax):
     SUFFIXES = (".json",)
     MARKS = (rb"^\s*\[", rb'"original_width"\s*:')
     OUTLINES = ENTRIES = True
-    UNSTORED = (("choices", rb'"type"\s*:\s*"choices"'), ("texts", rb'"type"\s*:\s*"textarea"'))
+    UNSTORED = (
+        ("choices", rb'"type"\s*:\s*"(choices|taxonomy)"'),
+        ("texts", rb'"type"\s*:\s*"textarea"'),
+        ("angles of turned boxes", rb'"rotation"\s*:\s*-?(?!0+(\.0*)?[,\s}])\d'),
+    )
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         for number, task in enumerate(map(_dict, syntax.json_entries(file, "item")), 1):
             texts = [value for value in _dict(task.get("data")).values() if isinstance(value, str)]
             paths = (urllib.parse.unquote(text.partition("?d=")[2] or text).rpartition("/")[2] for text in texts)
             image = next((path for path in paths if path.endswith(input_places.IMAGE_SUFFIXES)), "")
-            yield Row(image, f"task {number}", None)
             done = [each for each in map(_dict, task.get("annotations") or ()) if not each.get("was_cancelled")]
+            if not done:
+                continue  # nobody has looked at it
+            yield Row(image, f"task {number}", None)
             if len(done) > 1:
                 yield Row(image, f"task {number}", syntax.NO_NAME, f"it has {len(done)} annotations: keep one of them")
                 continue
-            for index, each in enumerate(map(_dict, (done[0].get("result") or ()) if done else ()), 1):
-                value = _dict(each.get("value"))
-                kind = str(each.get("type"))
-                if kind != "choices":
-                    label = value.get(kind)
-                    name = syntax.name_of(label[0] if isinstance(label, list) and label else None, syntax.NO_NAME)
-                    sides = [each.get("original_height"), each.get("original_width")]
-                    yield Row(image, f"result {index} of task {number}", name, [kind, sides, value])
+            for index, kind, each, labels in _regions([*map(_dict, done[0].get("result") or ())]):
+                fields: Any = [
+                    kind,
+                    [each.get("original_height"), each.get("original_width")],
+                    _dict(each.get("value")),
+                ]
+                if len(labels) > 1:
+                    fields = f"it has the labels {', '.join(labels)}: keep one of them"
+                yield Row(image, f"result {index} of task {number}", (*labels, syntax.NO_NAME)[0], fields)
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region | None:
         if isinstance(fields, str):
@@ -180,6 +190,22 @@ class LabelStudio(syntax.Syntax):
         if angle := syntax.number(value.get("rotation") or 0, "rotation"):
             points = syntax.turned(points, angle, *points[:2])  # around the first corner
         return syntax.polygon(points)._replace(size=stated)
+
+
+_NO_SHAPES = ("labels", "choices", "taxonomy", "textarea", "number", "rating")  # what is said of one, or of the image
+
+
+def _regions(results: Sequence[dict[str, Any]]) -> Iterator[tuple[int, str, dict[str, Any], list[str]]]:
+    """Yields number, type and result of each region with all its labels: results of one id are one region."""
+    regions: dict[str, list[tuple[int, str, dict[str, Any]]]] = {}
+    for index, each in enumerate(results, 1):
+        regions.setdefault(str(each.get("id") or index), []).append((index, str(each.get("type")), each))
+    for parts in regions.values():
+        shown = [part for part in parts if part[1] not in _NO_SHAPES]
+        named = [_dict(each.get("value")).get(kind) for _, kind, each in parts if kind.endswith("labels")]
+        labels = [name for names in named if isinstance(names, list) for name in map(syntax.name_of, names)]
+        if shown or labels:
+            yield *(shown or parts)[0], [name for name in labels if name != syntax.UNKNOWN]
 
 
 class Supervisely(syntax.Syntax):

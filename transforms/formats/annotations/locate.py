@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from imagebeam import plural
 from imagebeam.transforms.formats import box_signs
-from imagebeam.transforms.formats.annotations.syntax import OtherFormError, Syntax
+from imagebeam.transforms.formats.annotations.syntax import NO_NAME, OtherFormError, Syntax
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, NEARLY_ALL, Folder, FolderProbe, split_meant
 
@@ -94,8 +94,7 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
             if num_other := _count_other_shapes(syntax, heads):
                 objects, looked = plural.count(num_other, "object"), plural.count(len(heads), "file")
                 notes = (f"{objects} in {looked} that were looked at, such as points, lines or masks, are not stored",)
-            if unstored := syntax.unstored(heads):
-                notes += (unstored,)
+            notes += tuple(filter(None, (_count_unnamed(syntax, heads), syntax.unstored(heads))))
             judged = box_signs.judge(boxes, syntax.BOXES, _OPTION)
             doubts, notes = doubts + judged.doubts, notes + judged.notes
             folders = images or "images", texts or images or "images"
@@ -112,6 +111,15 @@ def _count_other_shapes(syntax: Syntax, heads: Sequence[bytes]) -> int:
     """Returns the number of objects of shapes that are not stored in files of one image."""
     rows = [syntax.first_rows(head, len(head) < HEAD_BYTES) or () for head in heads]
     return sum(map(syntax.has_other_shape, itertools.chain.from_iterable(rows)))
+
+
+def _count_unnamed(syntax: Syntax, heads: Sequence[bytes]) -> str:
+    """Returns a note on objects without a class beside others with one, in the first bytes of files."""
+    rows = [syntax.first_rows(head, len(head) < HEAD_BYTES, is_known=True) or () for head in heads]
+    names = [row.name for row in itertools.chain.from_iterable(rows) if row.name]
+    count = names.count(NO_NAME)
+    text = f"{count:,} of {plural.count(len(names), 'object')} that were looked at have no class"
+    return f"{text}, and become the class {NO_NAME!r}" if 0 < count < len(names) else ""
 
 
 def _are_of(syntax: Syntax, probe: FolderProbe, folder: Folder, names: Sequence[str]) -> bool:
@@ -203,8 +211,7 @@ def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
         evidence.append(f"{file.path} names images in {where}")
     if not found:
         return None
-    if unstored := syntax.unstored(heads):
-        notes.append(unstored)
+    notes += filter(None, (_count_unnamed(syntax, heads), syntax.unstored(heads)))
     shown = f"{syntax.TITLE}: {folder_probe.name_some(evidence)}"
     return Places(tuple(found), image_name=image_name, evidence=shown, doubts=tuple(doubts), notes=tuple(notes))
 

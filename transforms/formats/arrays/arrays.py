@@ -8,10 +8,10 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from imagebeam import errors, storage
+from imagebeam import errors, plural, storage
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_source
-from imagebeam.transforms.packed import packed_file
+from imagebeam.transforms.packed import found_array, packed_file
 from imagebeam.transforms.sources import folder_probe, input_places, name_signs
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folder, FolderProbe, name_some
 
@@ -142,8 +142,7 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
         files = array_places.Files(probe.uri(path), looks_below=False)
         roles = find_arrays.recognize(files)
         places = [place for several in roles.images.values() for place in several]
-        for place in places:
-            array_places.axes_of(place, array_source.Wanted())
+        axes = [array_places.axes_of(place, array_source.Wanted()) for place in places]
     except errors.ConfigError as e:
         if e.code == "arrays-no-images" and any(each.images for each in probe.seen()):
             return None
@@ -162,12 +161,30 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
             f"the pixels of an image are one axis in {flat[0]}, and MATLAB counts down the columns: if images would be "
             "turned, save them as an array of N x height x width",
         )
+    doubts += tuple(filter(None, map(_doubt_on_axes, places, axes)))[:1]
     if "label" in settings and (tables := probe.look(path).ending(packed_file.CSV, ".tsv")):
         doubts += (f"no array holds labels, and the rows of {name_some(tables)} are not read: {_LABELS_APART}",)
     if wrong := [place for place in places if place.array.dtype not in ("|u1", "u1", "uint8", "<u1")]:
         note = f"{wrong[0]} is not of uint8, and images are taken as uint8, 0 to 255: save it so"
         return Finding(preset, shown, settings, doubts=(note, *doubts), input=path)
     return Finding(preset, shown, settings, notes, input=path, doubts=doubts)
+
+
+def _doubt_on_axes(place: array_places.Place, axes: found_array.ImageAxes) -> str:
+    """Returns a doubt if the images of an array would be long strips, or the channels of one image; "" if not."""
+    try:
+        height, width, _ = axes.image_shape(place.array.shape)
+    except ValueError:
+        return ""
+    count = axes.num_images(place.array.shape)
+    is_strip = max(height, width) > _MAX_ASPECT * min(height, width)
+    if not is_strip and not (axes.layout == "HWN" and count <= found_array.MAX_CHANNELS):
+        return ""
+    text = f"{place} would be {plural.count(count, 'image')} of {height} x {width} pixels"
+    return f"{text}: if its axes are others, save the images as an array of N x height x width x channels"
+
+
+_MAX_ASPECT = 2  # of the sides of images in arrays
 
 
 def _left_out(roles: find_arrays.Roles, every: Sequence[array_places.Place]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -261,17 +278,20 @@ def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | No
         doubts.append(
             f"only {folder} is read: for tables in several folders set source.arrays.images={{train: {path}, ...}}"
         )
-    notes = (f"its other columns are not stored unless columns names them: {', '.join(others)}",) if others else ()
-    if label is None and (beside := _without_pixels(probe, folder)):
-        doubts.append(
-            f"no column is a label, and the rows of {name_some(beside)} are not read: for their labels put them into a "
-            f"column of the table, or {_LABELS_APART}"
-        )
+    notes = [f"its other columns are not stored unless columns names them: {', '.join(others)}"] if others else []
+    if beside := _without_pixels(probe, folder):
+        unread = f"the rows of {name_some(beside)} are not read"
+        notes.append(unread)
+        if label is None:
+            doubts.append(
+                f"no column is a label, and {unread}: for their labels put them into a column of the table, or "
+                f"{_LABELS_APART}"
+            )
     if not is_square:
         doubts.append(
             f"{table.num_pixels:,} pixels are no square: set source.arrays.shape to [height, width, channels]"
         )
-    return Finding("mnist_csv", evidence, settings, notes if label else (), input=folder, doubts=tuple(doubts))
+    return Finding("mnist_csv", evidence, settings, tuple(notes) if label else (), input=folder, doubts=tuple(doubts))
 
 
 def _look_into_csv(probe: FolderProbe, path: str) -> pixel_csv.PixelTable | None:
