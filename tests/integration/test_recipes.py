@@ -366,6 +366,8 @@ def run_code_of_the_page(name: str) -> None:
     names: dict[str, Any] = {"__name__": "__snippet__"}
     for code in docs_pages.blocks(f"recipes/{RECIPES[name].command.partition(' ')[0]}.md", "python"):
         if "matplotlib" not in code:
+            if "tensorflow_datasets" in code:
+                pytest.importorskip("tensorflow_datasets")
             exec(compile(code, f"{name}.md", "exec"), names)
             for feed in {"train", "examples", "batches"} & names.keys():
                 first = next(iter(names[feed]))
