@@ -274,7 +274,15 @@ def label_studio(root: pathlib.Path) -> Truth:
             else:
                 value |= {"x": 100 * x.xmin / WIDTH, "y": 100 * x.ymin / HEIGHT, "rotation": 0}
                 value |= {"width": 100 * (x.xmax - x.xmin) / WIDTH, "height": 100 * (x.ymax - x.ymin) / HEIGHT}
-            results.append({"original_width": WIDTH, "original_height": HEIGHT, "type": kind, "value": value})
+            result = {"original_width": WIDTH, "original_height": HEIGHT, "type": kind, "value": value}
+            if kind == "rectanglelabels" and number % 2:  # <Rectangle> and <Labels> give two results of one id
+                del value[kind]
+                named = {"type": "labels", "value": {**value, "labels": [x.name]}}
+                results += [
+                    each | {"id": f"{index}"} for each in ({"type": "textarea"}, result | {"type": "rectangle"}, named)
+                ]
+            else:
+                results.append(result)
         results += [{"type": "choices", "value": {"choices": ["day"]}}]
         done = [{"id": number, "was_cancelled": False, "result": results}, {"was_cancelled": True, "result": []}]
         upload = (

@@ -103,6 +103,13 @@ def _tar(*endings: str) -> bytes:
     )
 
 
+def _via_image(number: int) -> Any:
+    """Returns an image of VIA with a region, which has a class but in the first."""
+    shape = {"name": "rect", "x": 1, "y": 1, "width": 4, "height": 4}
+    region = {"shape_attributes": shape, "region_attributes": {"kind": "cat"} if number else {}}
+    return {"filename": f"{number}.jpg", "size": 1, "regions": [region], "file_attributes": {}}
+
+
 _PIXELS, _COUNT = np.zeros((4, 8, 8, 3), np.uint8), np.arange(4)
 _TAG = '<tag label="a"><attribute name="b">1</attribute></tag>'
 _AS_SPLITS = "images of such names, too: to read them as splits set source.include='**' and split={by: directory}"
@@ -1223,6 +1230,93 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         None,
         ("no array holds labels, and the rows of train_labels.csv are not read: save labels in the order of",),
         {"train_images.npy": _npy(_PIXELS), "train_labels.csv": rows("id,label", "{n},{n}", numbers=range(4))},
+    ),
+    "parts-of-examples-in-classes": (
+        None,
+        ("left, right in seq1 hold as many images each: parts of an example, not of a class (docs/recipes/pairs.md)?",),
+        images(*(f"{seq}/{side}/{side}_00#.png" for seq in ("seq1", "seq2") for side in ("left", "right"))),
+    ),
+    "more-augmented-images-in-classes": (
+        "image_folder",
+        ("the images are in further folders (augmented, original), and the first folder is the class",),
+        images("{cat,dog}/original/o#.png") | images("{cat,dog}/augmented/a#.png", numbers=range(9)),
+    ),
+    "parts-two-levels-below-classes": (
+        None,
+        ("s/quant has folders for the parts of a data set (GT)",),
+        images("s/quant/{v1,v2}/{GT,input}/0#.jpg", "s/qual/alley/input/0#.jpg"),
+    ),
+    "masks-in-folders-of-longer-names": (
+        None,
+        ("seqA_masks, seqB_masks: masks of the images in the folder of the rest of the name, by the name",),
+        images("seqA/a#.jpg", "seqA_masks/m#.png", "seqB/b#.jpg", "seqB_masks/k#.png"),
+    ),
+    "depth-in-folders-of-longer-names": (
+        None,
+        ("chair_depth, sofa_depth: parts of the examples in the folder of the rest of the name, by the name",),
+        images("chair/a#.jpg", "chair_depth/b#.png", "sofa/c#.jpg", "sofa_depth/d#.png"),
+    ),
+    "classes-in-names-in-folders": (
+        None,
+        ("the names of images in clean, noisy begin with several words (dog, owl): if these are the classes set",),
+        images("{clean,noisy}/{dog,owl} (#).jpg") | images("bare/x#.jpg"),
+    ),
+    "other-classes-in-names-in-folders": (
+        "image_folder",
+        ("the names of images in cats, dogs begin with several words (beagle, birman, persian, ...): if these",),
+        images("cats/{birman,persian}_#.jpg", "dogs/{beagle,pug}_#.jpg"),
+    ),
+    "folders-of-a-camera": (
+        None,
+        ("100CANON, 101CANON: names of parts of a data set, not of classes",),
+        images("DCIM/100CANON/IMG_000#.jpg", "DCIM/101CANON/IMG_010#.jpg"),
+    ),
+    "ids-as-classes": (
+        None,
+        ("TCGA-A1-A0SB, TCGA-BH-A0B3, TCGA-E2-A14P may be ids of slides, videos or subjects, and no classes",),
+        images("TCGA-A1-A0SB/1#.png", "TCGA-BH-A0B3/2#.png", "TCGA-E2-A14P/3#.png"),
+    ),
+    "a-mask-among-the-images-of-a-class": (
+        "image_folder",
+        ("2 images may be masks by the name (Boot/hand_segmented_7.png, Wave/hand_segmented_9.png), and would be",),
+        images("{Boot,Wave}/b#.png") | {"Boot/hand_segmented_7.png": IMAGE, "Wave/hand_segmented_9.png": IMAGE},
+    ),
+    "strips-in-an-array": (
+        None,
+        ("d.mat#data (|u1, 64 x 9 x 8) would be 8 images of 64 x 9 pixels: if its axes are others, save",),
+        {"d.mat": _mat(data=np.zeros((64, 9, 8), np.uint8))},
+    ),
+    "one-image-in-an-array": (
+        None,
+        ("d.mat#img (|u1, 8 x 9 x 3) would be 3 images of 8 x 9 pixels: if its axes are others, save",),
+        {"d.mat": _mat(img=np.zeros((8, 9, 3), np.uint8))},
+    ),
+    "table-beside-a-table-of-pixels": (
+        "mnist_csv",
+        ("the rows of split.csv are not read",),
+        {
+            "data.csv": rows(",".join(["label", *(f"pixel{n}" for n in range(64))]), "{n}" + ",9" * 64),
+            "split.csv": rows("id,split", "{n},{0}", ("train", "test")),
+        },
+    ),
+    "further-images-in-tars": (
+        "webdataset",
+        ("examples have several images, and of these members in .seg.png are not read",),
+        {"0.tar": _tar("cls", "seg.png")},
+    ),
+    "images-of-other-names-in-tars": (
+        None,
+        ("examples have several images (.a.jpg, .b.jpg), and none of them is one that is read, such as .jpg",),
+        {
+            "0.tar": tar(
+                {f"{n}.{e}.jpg": image_sets.make_image(1, "JPEG") for n in range(2) for e in "ab"} | {"0.cls": b"1"}
+            )
+        },
+    ),
+    "objects-without-a-class": (
+        "annotations",
+        ("1 of 4 objects that were looked at have no class, and become the class 'object'",),
+        images("#.jpg") | {"via.json": json.dumps({f"{n}.jpg1": _via_image(n) for n in range(4)})},
     ),
     "tests-among-classes": (
         None,

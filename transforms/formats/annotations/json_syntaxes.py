@@ -85,10 +85,15 @@ class Via(syntax.Syntax):
                 raise ValueError(f"line {line}: region_shape_attributes or region_attributes is not JSON: {e}") from e
             yield _via_row(image, f"line {line}", shape, attributes) if shape else Row(image, f"line {line}", None)
 
+    def refusal(self, fields: Any) -> str:
+        attributes = fields[0]
+        text = f"it has the attributes {', '.join(attributes)}, and one is its class: remove the others"
+        return text if len(attributes) > 1 else ""
+
     def region(self, fields: Any, size: tuple[int, int]) -> Region | None:
-        attributes, *shape = fields
-        if len(attributes) > 1:
-            raise ValueError(f"it has the attributes {', '.join(attributes)}, and one is its class: remove the others")
+        _, *shape = fields
+        if reason := self.refusal(fields):
+            raise ValueError(reason)
         kind, shape = shape[0].get("name"), shape[0]
         if kind == "rect":
             box = syntax.box_of_size(*syntax.numbers(shape, "x", "y", "width", "height"))
@@ -174,9 +179,12 @@ class LabelStudio(syntax.Syntax):
                     fields = f"it has the labels {', '.join(labels)}: keep one of them"
                 yield Row(image, f"result {index} of task {number}", (*labels, syntax.NO_NAME)[0], fields)
 
+    def refusal(self, fields: Any) -> str:
+        return fields if isinstance(fields, str) else ""
+
     def region(self, fields: Any, size: tuple[int, int]) -> Region | None:
-        if isinstance(fields, str):
-            raise ValueError(fields)
+        if reason := self.refusal(fields):
+            raise ValueError(reason)
         kind, sides, value = fields
         if kind.startswith("rectangle"):
             x, y, width, height = syntax.numbers(value, "x", "y", "width", "height")

@@ -20,6 +20,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, ClassVar, Literal, NamedTuple
 
+from imagebeam import plural
 from imagebeam.transforms.formats import box_signs
 from imagebeam.transforms.images import image_objects, object_masks
 from imagebeam.transforms.sources import folder_probe
@@ -115,6 +116,13 @@ class Syntax(abc.ABC):
 
     def question(self, head: bytes) -> str:
         """Returns what to ask about a file of this syntax, whose first bytes are given; "" for nothing."""
+        rows = self.first_rows(head, len(head) < folder_probe.HEAD_BYTES, is_known=True) or ()
+        refused = [f"{row.where}: {reason}" for row in rows if row.name and (reason := self.refusal(row.fields))]
+        objects = plural.count(len(refused), "object")
+        return f"the images of {objects} in its beginning would be rejected; {refused[0]}" if refused else ""
+
+    def refusal(self, fields: Any) -> str:
+        """Returns why an object cannot be stored whose place may be well; "" if it can."""
         return ""
 
     def first_rows(self, head: bytes, is_whole: bool, is_known: bool = False) -> list[Row] | None:
@@ -206,7 +214,7 @@ class Syntax(abc.ABC):
         try:
             self.region(row.fields, _ANY_SIZE)
         except ValueError:
-            return False
+            return bool(self.refusal(row.fields))
         return True
 
 

@@ -296,6 +296,37 @@ def test_object_without_a_class_rejects_its_image_and_names_no_class(tmp_path: p
         read(source, next(ref for ref in refs if ref.key == "train/1.jpg"))
 
 
+def test_region_of_several_labels_rejects_its_image_and_tasks_of_nobody_name_none(tmp_path: pathlib.Path) -> None:
+    SETS["label_studio"].write(tmp_path)
+    path = tmp_path / "project-1.json"
+    tasks = json.loads(path.read_text())
+    tasks[2]["annotations"][0]["result"][0]["value"]["rectanglelabels"] = ["cat", "dog"]
+    tasks[3]["annotations"] = tasks[3]["annotations"][1:]  # skipped
+    tasks[4]["annotations"] = []
+    path.write_text(json.dumps(tasks))
+    source, refs, _, _ = listed(tmp_path, options("label_studio"))
+    assert {"images/1f2e-3.jpg", "images/1f2e-4.jpg"}.isdisjoint(ref.key for ref in refs)
+    with pytest.raises(checked_image.BadImageError, match="it has the labels cat, dog: keep one of them"):
+        read(source, next(ref for ref in refs if ref.key == "images/1f2e-2.jpg"))
+    found = recognize_folder.recognize(str(tmp_path)).candidates[0]
+    assert found.doubts[0] == (
+        "project-1.json: the images of 1 object in its beginning would be rejected; result 1 of task 3: it has the "
+        "labels cat, dog: keep one of them"
+    )
+    assert found.doubts[1].startswith("project-1.json names 6 of 8 images in images: the others are skipped")
+
+
+def test_flags_of_several_classes_are_an_error() -> None:
+    via = annotations.SYNTAXES["via"]
+    flags = {
+        "shape_attributes": {"name": "rect"},
+        "region_attributes": {"kind": {"cat": True, "dog": True, "cow": False}},
+    }
+    [_, row] = via.rows(io.BytesIO(json.dumps({"a.jpg1": {"filename": "a.jpg", "regions": [flags]}}).encode()))
+    with pytest.raises(ValueError, match="it has the attributes cat, dog, and one is its class"):
+        via.region(row.fields, (20, 40))
+
+
 def test_class_that_is_not_listed_is_unknown(tmp_path: pathlib.Path) -> None:
     SETS["cvat"].write(tmp_path)
     source, refs, _, _ = listed(tmp_path, options("cvat", classes=("cow",)))
