@@ -10,14 +10,12 @@ from typing import Any
 
 from imagebeam import plural
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import contradictions, mask_folders
+from imagebeam.pipelines.recognize import class_folders, contradictions, mask_folders
 from imagebeam.pipelines.recognize.unread_files import Line
 from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, FolderProbe, and_list, name_some
 
 NO_CLASSES = "nothing says what the images show"
-_OF_IMAGE = "set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
-_DEEPER = f"and the first folder is the class; for the folder of the image as the class {_OF_IMAGE}"
 _STRATIFY = Change(
     "split",
     {"by": "hash", "fractions": {"train": 0.8, "validation": 0.1, "test": 0.1}, "stratify": True},
@@ -43,7 +41,8 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
     with_classes = {
         name: folder
         for name, folder in held.items()
-        if _hold_images(probe, folder) and not (len(folder.folders) == 1 and name_signs.is_part(folder.folders[0]))
+        if class_folders.hold_images(probe, folder)
+        and not (len(folder.folders) == 1 and name_signs.is_part(folder.folders[0]))
     }
     if "train" not in {splits[name] for name in with_classes}:
         return
@@ -81,7 +80,7 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
         if not is_deeper:
             yield Finding("imagenet", evidence, settings, tuple(notes), reads_images_alone=True)
         return
-    doubts = tuple(dict.fromkeys([*_doubts_on_classes(probe, [*with_classes.values()], "*/*/*"), *scenes]))
+    doubts = tuple(dict.fromkeys([*class_folders.doubts_on_classes(probe, [*with_classes.values()], "*/*/*"), *scenes]))
     if merged := [name for name in with_classes if [*map(splits.get, with_classes)].count(splits[name]) > 1]:
         kept = ", ".join(f"{name}/*/**" for name in with_classes if name not in merged[1:])
         doubts += (
@@ -89,230 +88,8 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
             f"source.include='[{kept}]'",
         )
     first = held[next(iter(with_classes))]
-    notes += [*_notes_on_depth(probe, first), *_notes_on_names(probe, first, doubts)]
+    notes += class_folders.notes_on_classes(probe, first, doubts)
     yield Finding("imagefolder", evidence, settings, tuple(notes), doubts=doubts, reads_images_alone=True)
-
-
-def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str = "*/*") -> tuple[str, ...]:
-    """Returns why the folders in one folder, or in those of the splits, may be no classes.
-
-    Args:
-        probe: of the data set.
-        holders: of these folders.
-        own: glob of the images directly in them.
-    """
-    doubts = []
-    first = holders[0].folders
-    if masks := [each.path for each in holders if name_signs.BELOW_MASKS.search(each.path)]:
-        doubts.append(f"{and_list(masks)} may hold masks of images, by the name")
-    trained = {
-        name for each in holders if folder_probe.split_meant(each.path) in ("train", None) for name in each.folders
-    }
-    for each in holders:
-        if each.is_whole and (new := [name for name in each.folders if name not in trained]):
-            doubts.append(
-                f"{each.path} has folders that train does not have ({name_some(new)}): no classes, or no split"
-            )
-        parts = [name for name in each.folders if name_signs.is_part(name) and probe.with_images(each.below(name))]
-        if parts or name_signs.are_parts(each.folders):
-            parts = parts or [*each.folders]
-            doubts.append(f"{name_some(parts)}: names of parts of a data set, not of classes")
-    for each in probe.some(holders[0], first):
-        inner = [name for name in each.folders if probe.with_images(each.below(name))]
-        if each.images and inner:
-            doubts.append(
-                f"{each.path} holds images, and its folders do, too ({name_some(inner)}): are all of one class? "
-                f"source.include='{own}' leaves the latter out"
-            )
-            break
-        inner = inner if each.images else [*each.folders, *_folders_below(probe, each)]
-        if parts := [name for name in inner if name_signs.is_part(name)]:
-            doubts.append(f"{each.path} has folders for the parts of a data set ({name_some(parts)})")
-            break
-    if named := [
-        n for n in first if _is_split(n) or (folder_probe.split_meant(n) and any(o in n for o in first if o != n))
-    ]:
-        doubts.append(f"{name_some(named)}: names of a split, not of classes")
-    elif 0 < len(tests := [n for n in first if folder_probe.split_meant(n) in _NOT_TRAINED]) < len(first):
-        doubts.append(f"{name_some(tests)}: name of a split, not of a class?")
-    if others := [n for n in first if (end := name_signs.MASK_ENDING.fullmatch(n)) and end["name"] in first]:
-        doubts.append(f"{name_some(others)}: masks of the images in the folder of the rest of the name, by the name")
-    elif (others := _of_roles(first)) and 2 * len(others) == len(first):
-        doubts.append(f"{name_some(others)}: parts of the examples in the folder of the rest of the name, by the name")
-    if copies := [name for name in first if (of := _COPY.sub("", name)) != name and of in first]:
-        doubts.append(f"{name_some(copies)}: a copy of another class, by the name")
-    words = (text for text, are_same in (_words_in_each(probe, each) for each in holders) if are_same)
-    doubts += [*filter(None, (*(_folders_of_names(probe, each) for each in holders), *words))][:1]
-    if len(first) == 1:
-        doubts.append(f"{first[0]} would be the only class")
-    elif deeper := _without_images(probe, holders[0]):
-        doubts.append(
-            f"{deeper.path} holds no images, but the folders {name_some(deeper.folders)}: are these classes? The "
-            f"images are in further folders, {_DEEPER}"
-        )
-    elif _notes_on_depth(probe, holders[0]):
-        below = [{*each.folders} for each in probe.some(holders[0], first)]
-        are_named = not any(map(name_signs.COUNTED.search, set().union(*below))) and not set.intersection(*below)
-        is_wrapped = all(len(names) == 1 for names in below)  # tiles/tiles/tumor/x.tif
-        if all(len(name) == 1 for name in first) or is_wrapped or (are_named and min(map(len, below)) > 1):
-            doubts.append(
-                f"the classes may be {name_some(first)}, or the folders in them: the images are in further "
-                f"folders, {_DEEPER}"
-            )
-    doubts += [*filter(None, (_repeated_folders(probe, each) for each in holders))][:1]
-    outer = [each for each in probe.some(holders[0], first) if not each.images and len(each.folders) > 1]
-    doubts += [*filter(None, (contradictions.aligned(probe, each) for each in (*holders, *outer[:1])))][:1]
-    if _are_ids(first):
-        doubts.append(f"{name_some(first)} may be ids of slides, videos or subjects, and no classes, by the names")
-    return tuple(dict.fromkeys(doubts))
-
-
-_NOT_TRAINED = ("validation", "test")  # bullet_train may be a class
-_COPY = re.compile(r"(?i)^copy of |[ _-]+\(?(copy|old|bak|backup)\)?( ?\(?\d+\)?)?$| ?\(\d+\)$")
-_BEGINNING = re.compile(r"[0-9a-f]{1,4}")
-
-
-def _are_ids(names: Sequence[str]) -> bool:
-    """Returns whether names of one length mix letters and digits after their common beginning: barcodes, hashes."""
-    if len({*map(len, names)}) > 1 or len(names[0]) < _ID_LENGTH or all(map(name_signs.SYNSET.fullmatch, names)):
-        return False
-    rests = [name.removeprefix(posixpath.commonprefix([*names])) for name in names]
-    return 2 * sum(bool(_LETTER.search(rest) and _DIGIT.search(rest)) for rest in rests) >= len(names) > 2
-
-
-_ID_LENGTH = 8  # characters, at least
-_LETTER, _DIGIT = re.compile("(?i)[a-z]"), re.compile(r"\d")
-
-
-def _of_roles(names: Sequence[str]) -> list[str]:
-    """Returns the names of folders that are that of another one and a word for a part of an example: chair_depth."""
-    ends = {name: re.fullmatch("(.+)[_ -](.+)", name) for name in names}
-    return [name for name, end in ends.items() if end is not None and end[1] in names and name_signs.is_role(end[2])]
-
-
-def _folders_of_names(probe: FolderProbe, holder: Folder) -> str:
-    """Returns in words that folders divide images by their names: a1/a1f3.jpg, or 01000/01000.png and what follows."""
-    looked = [each for each in probe.some(holder, holder.folders) if each.images]
-    names = [posixpath.basename(each.path) for each in looked]
-    if len(looked) < 2 or len({*map(len, names)}) > 1:
-        return ""
-    are_numbers = all(map(str.isdecimal, (*names, *(stem for each in looked for stem in each.stems))))
-    is_run = are_numbers and all(min(map(int, each.stems)) == int(name) for each, name in zip(looked, names))
-    is_beginning = all(map(_BEGINNING.fullmatch, names)) and all(
-        stem.startswith(name) and stem[len(name) :].isalnum()
-        for each, name in zip(looked, names)
-        for stem in each.stems
-    )
-    if not is_run and not is_beginning:
-        return ""
-    return f"images in {name_some(names)} begin with the name of their folder: the names divide them, and no classes?"
-
-
-def _words_in_each(probe: FolderProbe, holder: Folder) -> tuple[str, bool]:
-    """Returns in words that several words begin the names of images in each folder, and whether these are the same.
-
-    As in clean/a (1).jpg, clean/b (1).jpg, noisy/a (1).jpg, noisy/b (1).jpg.
-    """
-    found: dict[str, frozenset[str]] = {}
-    for each in probe.some(holder, holder.folders):
-        words = collections.Counter(m["label"] if (m := _NUMBERED.fullmatch(name)) else "" for name in each.images)
-        is_none = "" in words or any(map(name_signs.COUNTED.search, words)) or name_signs.are_parts(words)
-        if len(words) > 1 and min(words.values()) > 1 and not is_none:
-            found[posixpath.basename(each.path)] = frozenset(words)
-    if len(found) < 2:
-        return "", False
-    words_of_all = sorted(frozenset().union(*found.values()))
-    text = (
-        f"the names of images in {name_some([*found])} begin with several words ({name_some(words_of_all)}): if these "
-        "are the classes set source.pattern='(?:.*/)?(?P<label>[^/]*?[^/0-9_. ])[_. ]*[(]?[0-9]+[)]?[.].*' and "
-        "label={by: column, column: label}"
-    )
-    return text, len({*found.values()}) < len(found)
-
-
-def _is_split(name: str) -> bool:
-    return name.lower() in name_signs.SPLIT_OF_WORD
-
-
-def _without_images(probe: FolderProbe, holder: Folder) -> Folder | None:
-    """Returns the first folder that holds several folders of images, where the others hold images: Defect/dent."""
-    looked = [*probe.some(holder, holder.folders)]
-    are_mixed = any(each.images for each in looked)
-    for each in looked if are_mixed else ():
-        while not each.images and len(each.folders) == 1:  # scans/scans/benign
-            each = probe.look(each.below(each.folders[0]))
-        if not each.images and each.folders:
-            return each
-    return None
-
-
-def _notes_on_depth(probe: FolderProbe, holder: Folder) -> list[str]:
-    """Returns a note if the folders in a folder have no images, but hold further folders that have."""
-    looked = [*probe.some(holder, holder.folders)]
-    inner = sorted({name for each in looked for name in each.folders})
-    return (
-        []
-        if any(each.images for each in looked)
-        else [f"the images are in further folders ({name_some(inner)}), {_DEEPER}"]
-    )
-
-
-def _notes_on_names(probe: FolderProbe, holder: Folder, doubts: Sequence[str]) -> list[str]:
-    """Returns notes if the names in classes have the same numbers or several words, unless a doubt says so already."""
-    note, words = contradictions.numbered_alike(probe, holder), _words_in_each(probe, holder)[0]
-    notes = [note] if note and not any(contradictions.SAME_NAMES in each for each in doubts) else []
-    return [*notes, words] if words and words not in doubts else notes
-
-
-def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
-    """Returns in words that the folders in a folder hold folders of the same names, which may be the classes."""
-    looked = list(probe.some(holder, holder.folders))
-    of_one = [
-        name
-        for each in looked
-        if (own := posixpath.basename(each.path)) and len(each.folders) > 1 and not each.images
-        for name in each.folders
-        if name.startswith(own)
-    ]
-    if len(of_one) > 1 and len(of_one) == sum(len(each.folders) for each in looked):  # IMD002/IMD002_lesion
-        return f"{name_some(of_one)} begin with the name of the folder above: parts of an example, not of a class"
-    without = [each for each in looked if not each.images]
-    inner = [{*each.folders, *_folders_below(probe, each)} for each in without]
-    if len(inner) < max(2, len(looked)) or len(names := sorted({*inner[0]}.intersection(*inner[1:]))) < 2:
-        return ""
-    if name_signs.are_parts(names) and {*names} <= {*looked[0].folders}:
-        first, *others = (probe.look(looked[0].below(name)) for name in names)
-        if first.images and all(each.stems == first.stems for each in others):
-            where = f"{name_some(names)} in {looked[0].path}"
-            return f"{where} hold images of the same names: parts of an example, not of a class"
-        if not name_signs.are_places(names):
-            return _as_many_images(probe, without, names)
-    where = name_some([posixpath.basename(each.path) for each in looked])
-    return f"{where} all hold the folders {name_some(names)}: for these as the classes {_OF_IMAGE}"
-
-
-def _as_many_images(probe: FolderProbe, folders: Sequence[Folder], names: Sequence[str]) -> str:
-    """Returns in words that each folder has as many images in the one as in the other of these: left, right."""
-    held = [[probe.look(folder.below(name)) for name in names] for folder in folders]
-    if any(len({len(each.images) for each in parts}) > 1 for parts in held) or any(map(_AUGMENTED.match, names)):
-        return ""
-    where = f"{name_some(names)} in {folders[0].path}"
-    return f"{where} hold as many images each: parts of an example, not of a class (docs/recipes/pairs.md)?"
-
-
-_AUGMENTED = re.compile("(?i)aug")  # one image for each, or several
-
-
-def _folders_below(probe: FolderProbe, folder: Folder) -> set[str]:
-    """Returns the names of the folders two levels below, if a few of those one level below hold no images."""
-    below = [*probe.some(folder, folder.folders)]
-    return set() if any(each.images for each in below) else {name for each in below for name in each.folders}
-
-
-def _hold_images(probe: FolderProbe, folder: Folder) -> bool:
-    """Returns whether most of the folders in a folder hold images, judged by a few of them: one may be empty."""
-    held = [probe.with_images(each.path) is not None for each in probe.some(folder, folder.folders)]
-    return sum(held) * 2 > len(held)
 
 
 def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -322,7 +99,12 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     splits = [folder_probe.splits_in(folder.folders) for folder in looked]
     if any(map(name_signs.is_part, root.folders)):
         return
-    if len(looked) < 2 or not all(splits) or folder_probe.splits_in(root.folders) or not _hold_images(probe, looked[0]):
+    if (
+        len(looked) < 2
+        or not all(splits)
+        or folder_probe.splits_in(root.folders)
+        or not class_folders.hold_images(probe, looked[0])
+    ):
         return
     evidence = f"{root.count(len(root.folders), 'folder')} ({name_some(root.folders)}) hold {and_list(list(splits[0]))}"
     settings = {
@@ -362,14 +144,13 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     if not any(folder.images for folder in held) and any(any(map(name_signs.is_part, each.folders)) for each in held):
         return  # each folder is a data set with folders for its parts
     evidence = f"{root.count(len(names), 'folder')} of images ({name_some(names)})"
-    notes, settings, doubts = [], {}, _doubts_on_classes(probe, [root])
+    notes, settings, doubts = [], {}, class_folders.doubts_on_classes(probe, [root])
     if copies := [each.path for each in held if len({*each.folders} & {*names}) > 1]:
         doubts += (f"{copies[0]} holds folders of the same names as beside it: is it a copy? Then plan it alone",)
     if root.images:
         settings["source.include"] = ["*/**"]
         notes.append(f"{root.count(len(root.images), 'image')} beside the folders are left out")
-    notes += _notes_on_depth(probe, root)
-    notes += _notes_on_names(probe, root, doubts)
+    notes += class_folders.notes_on_classes(probe, root, doubts)
     yield Finding(
         "image_folder", evidence, settings, tuple(notes), (_STRATIFY,), doubts=doubts, reads_images_alone=True
     )
@@ -399,7 +180,6 @@ _UTKFACE = re.compile(r"\d{1,3}_[01]_[0-4]_\d{9,}\.")
 _CATS_DOGS = re.compile(r"(cat|dog)\.\d+\.jpg")
 _SYNSET_FILE = re.compile(r"n\d{8}_.*\.JPEG")
 _PET = re.compile(r"(.+)_\d+\.\w+")
-_NUMBERED = re.compile(r"(?P<label>.*?[^\d_\-. ])(?P<between>[_\-. ]*)(?P<open>\(?)\d+(?P<close>\)?)\.\w+")
 _NUM_CLASSES = 20  # folders that are looked into
 _NUM_INNER = 30  # folders beside those of splits that may be the only one with images
 _MANY = 10  # images that share a name before their numbers
@@ -451,7 +231,7 @@ def _find_numbered(
     forms: collections.Counter[tuple[str, str, str]] = collections.Counter()
     prefixes: collections.Counter[str] = collections.Counter()
     for name in folder.images:
-        if match := _NUMBERED.fullmatch(name):
+        if match := class_folders.NUMBERED.fullmatch(name):
             forms[match["between"], match["open"], match["close"]] += 1
             prefixes[match["label"]] += 1
     if not forms:
