@@ -174,7 +174,13 @@ DAMAGE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)  # ra
 
 @dataclasses.dataclass(frozen=True)
 class Catalog:
-    """Description of a dataset: all that a reader needs before it opens a shard."""
+    """Description of a dataset: all that a reader needs before it opens a shard.
+
+    Examples:
+        >>> catalog = imagebeam.open_dataset("shards").catalog
+        >>> catalog.splits["train"].shards[0].name, catalog.counts.written
+        ('train-00000-of-00007.tfrecord', 600)
+    """
 
     name: str
     fingerprint: str

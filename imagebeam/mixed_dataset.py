@@ -74,6 +74,12 @@ class Mixture(feeds.Feeds):
     Without `num_epochs` it never ends: a smaller dataset is read more often. With `num_epochs` it ends where the first
     dataset has been read `num_epochs` times and another of its examples would follow; the log says which, and how far
     the others came. Every dataset is read in its own order, each example once an epoch.
+
+    Examples:
+        >>> ds = imagebeam.open_dataset("shards")
+        >>> mixture = imagebeam.Mixture([(ds, "train"), (ds, "test")], weights=[3, 1])
+        >>> next(mixture.as_numpy(32, image_size=64))["image"].shape
+        (32, 64, 64, 3)
     """
 
     def __init__(self, datasets: Sequence[Part], weights: Weights):

@@ -26,10 +26,10 @@ def run_snippet(block: str) -> dict[str, Any]:
 
 
 def with_examples(module: ModuleType) -> Iterator[Callable[..., Any]]:
-    """Yields the public functions of a module, and the methods of its classes, whose docstrings have examples."""
+    """Yields the public functions and classes of a module, and the methods of these, whose docstrings have examples."""
     for value in (getattr(module, name) for name in module.__all__):
-        methods = vars(value).values() if inspect.isclass(value) else ()
-        yield from (each for each in (value, *methods) if inspect.isfunction(each) and ">>> " in str(each.__doc__))
+        methods = filter(inspect.isfunction, vars(value).values()) if inspect.isclass(value) else ()
+        yield from (each for each in (value, *methods) if ">>> " in str(each.__doc__))
 
 
 def run_examples(function: Callable[..., Any], **names: Any) -> None:

@@ -63,6 +63,11 @@ class Objects:
         min_visible: least part of a box's area that is inside of the image; objects of which less is visible are left
             out.
         clip: whether boxes end at the edges of the image. Without it they keep the part that is outside.
+
+    Examples:
+        >>> ds = imagebeam.open_dataset("coco-shards")  # doctest: +SKIP
+        >>> objects = imagebeam.Objects(masks=(56, 56), max=100)
+        >>> ds.as_numpy("train", 32, image_size=512, objects=objects)  # doctest: +SKIP
     """
 
     boxes: str = "yxyx"
@@ -107,6 +112,11 @@ class Segmentation:
         ignore: class of the pixels beside the stored image, as crop="letterbox" and "pad" have them.
         size: height and width, of what the image shows; by default those of the image.
         dtype: "uint8", or "uint16" for masks that were stored with `source.masks.bits: 16`.
+
+    Examples:
+        >>> ds = imagebeam.open_dataset("cityscapes-shards")  # doctest: +SKIP
+        >>> segmentation = imagebeam.Segmentation(ignore=255)
+        >>> ds.as_numpy("train", 32, image_size=512, segmentation=segmentation)  # doctest: +SKIP
     """
 
     ignore: int = 255

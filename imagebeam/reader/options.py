@@ -106,6 +106,12 @@ class ReadOptions(bucket_options.BucketOptions):
         metadata: whether a batch has "epoch" and "record" (its number in the split), with `repeats` also "copy" (from
             0), int64 [batch], and "seed", uint32 [batch, 2], which depends on seed, epoch, record and copy alone: for
             augmentation on the device.
+
+    Examples:
+        >>> ds = imagebeam.open_dataset("shards")
+        >>> batches = ds.as_numpy("train", 32, image_size=64, shuffle="global", dtype="float32", drop_remainder=False)
+        >>> next(batches)["image"].dtype
+        dtype('float32')
     """
 
     supervised: bool = option_values.option(False, option_values.truth())

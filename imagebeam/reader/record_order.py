@@ -338,6 +338,12 @@ class ReaderState:
         buckets: the buckets, each with the size of a batch of all processes together, and what decides which one an
             image is in; None without buckets. `position` counts as many places for each batch as the largest has.
         carried: records of earlier epochs that are still to come, because they did not fill a batch of their bucket.
+
+    Examples:
+        >>> state = imagebeam.open_dataset("shards").state_at("train", step=10, batch_size=32)
+        >>> saved = json.dumps(state.to_dict())
+        >>> imagebeam.ReaderState.from_dict(json.loads(saved)) == state
+        True
     """
 
     seed: int
