@@ -1318,6 +1318,27 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("1 of 4 objects that were looked at have no class, and become the class 'object'",),
         images("#.jpg") | {"via.json": json.dumps({f"{n}.jpg1": _via_image(n) for n in range(4)})},
     ),
+    "labels-of-tests-that-are-placeholders": (
+        None,
+        ("all rows of test-0.parquet have the same 'label', 0: placeholders, and no labels? source.include leaves",),
+        {
+            f"data/{split}-0.parquet": parquet({"image": [{"bytes": b"x"}] * 2, "label": labels})
+            for split, labels in (("test", [0, 0]), ("train", [0, 1]))
+        },
+    ),
+    "shard-of-an-older-version": (
+        None,
+        ("train-00000-of-00001-1a.parquet and train-00000-of-00001-2b.parquet are the same shard by their names",),
+        {
+            f"data/train-00000-of-00001-{mark}.parquet": parquet({"image": [{"bytes": b"x"}], "label": [1]})
+            for mark in ("1a", "2b")
+        },
+    ),
+    "classes-of-another-challenge": (
+        "annotations",
+        ("tracks and visibility are not stored; classes are the challenge's, and pedestrian where lines have none",),
+        _ODD["mot"][1],
+    ),
     "tests-among-classes": (
         None,
         ("alien_test: name of a split, not of a class?",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from imagebeam.transforms.formats.annotations import syntax
@@ -162,6 +162,12 @@ class Mot(syntax.Syntax):
     CODES_FILE = "labels.txt"
     UNNAMED = "keep"  # a frame without boxes has no line
     MARKS = (rb"(?m)^\d+, *-?\d+(, *-?[\d.]+){4}, *-?[\d.]+(, *-?[\d.]+){2,3}\s*$",)
+
+    def unstored(self, heads: Iterable[bytes]) -> str:
+        return (
+            f"{super().unstored(heads)}; classes are the challenge's, and pedestrian where lines have none: for others "
+            "put a file labels.txt beside gt.txt, whose line n is the name of class n"
+        )
 
     def holders(self, probe: folder_probe.FolderProbe, at: str, most: int) -> Iterator[folder_probe.Folder]:
         """Yields the folders `gt` of all sequences: MOT17/train/MOT17-02-FRCNN/gt."""

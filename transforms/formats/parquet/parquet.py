@@ -24,7 +24,7 @@ from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns, pages
 from imagebeam.transforms.packed import packed_file, parquet_content, unpacked_content
 from imagebeam.transforms.sources import containers, folder_probe, image_source, input_places, name_signs, table_rows
-from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
+from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, and_list, name_some
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
 _TAIL_BYTES = 8  # length of the footer, and the magic number
@@ -124,6 +124,14 @@ class Parquet(base_format.Format):
                     else []
                 )
                 doubts += folder_probe.splits_of_folders(folders, at, "Parquet files")[1]
+                if twice := _twice(names):
+                    doubts.append(f"{and_list(twice)} are the same shard by their names: is one of an older version?")
+                tests = [name for name in names if _is_of_test(name)]
+                if label is not None and (value := _only_value([probe.uri(folder.below(n)) for n in tests], label)):
+                    doubts.append(
+                        f"all rows of {name_some(tests)} have the same {label!r}, {value}: placeholders, and no "
+                        "labels? source.include leaves them out"
+                    )
                 yield Finding("parquet", evidence, settings, (note,), doubts=tuple(doubts))
                 return
 
@@ -163,6 +171,35 @@ def _schema_of(uri: str) -> Any:
             return parquet.schema_arrow
     except (OSError, ValueError, errors.ConfigError):
         return ()
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    """Returns the first two files that are the same shard of a split by their names, and differ in what follows."""
+    shards: dict[tuple[str | Any, ...], list[str]] = {}
+    for name in names:
+        if match := _OF.fullmatch(posixpath.splitext(name)[0]):
+            shards.setdefault(match.groups(), []).append(name)
+    return next((several[:2] for several in shards.values() if len(several) > 1), [])
+
+
+def _only_value(uris: Sequence[str], column: str) -> str:
+    """Returns the value of a column that is the same in all rows of the first and the last file, by their footers."""
+    found = set[Any]()
+    num_rows = 0
+    for uri in {*uris[:1], *uris[-1:]}:
+        try:
+            with parquet_content.open_parquet(uri) as parquet:
+                groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+        except (OSError, ValueError, errors.ConfigError):  # the plan says so
+            return ""
+        for group in groups:
+            num_rows += group.num_rows
+            chunks = (group.column(number) for number in range(group.num_columns))
+            bounds = next((each.statistics for each in chunks if each.path_in_schema == column), None)
+            if bounds is None or not bounds.has_min_max:
+                return ""
+            found |= {bounds.min, bounds.max}
+    return str(*found) if len(found) == 1 and num_rows > 1 else ""
 
 
 @dataclasses.dataclass(frozen=True)
