@@ -1326,6 +1326,12 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
             for split, labels in (("test", [0, 0]), ("train", [0, 1]))
         },
     ),
+    "table-of-folders-of-short-splits": (
+        None,
+        ("the images are in the folders imagesTr, imagesTs, and no column names their splits: add a column",),
+        images("imagesTr/a#.png", "imagesTs/b#.png")
+        | {"labels.csv": "image,label\n" + "".join(f"{k}{n}.png,{'xy'[n % 2]}\n" for k in "ab" for n in range(4))},
+    ),
     "shard-of-an-older-version": (
         None,
         ("train-00000-of-00001-1a.parquet and train-00000-of-00001-2b.parquet are the same shard by their names",),

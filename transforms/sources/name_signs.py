@@ -25,7 +25,10 @@ SPLITS = {
 }
 SPLIT_OF_WORD = {word: split for split, words in SPLITS.items() for word in words}
 # So are the images of rows with such a value in a column, if every other row has one, too.
-SPLIT_OF_SHORT = {"tr": "train", "trn": "train", "va": "validation", "vl": "validation", "te": "test", "tst": "test"}
+SPLIT_OF_SHORT = {
+    **{"tr": "train", "trn": "train", "va": "validation", "vl": "validation"},
+    **{"te": "test", "ts": "test", "tst": "test"},
+}
 SPLIT_WORD = _any_of(f"{_ALONE}({'|'.join(sorted(SPLIT_OF_WORD, key=len, reverse=True))}){_END}")
 # A file may list the images of splits, or the splits of images.
 LISTS_OF_SPLITS = _any_of("split", "partition", f"{_ALONE}fold", "imagesets")

@@ -21,6 +21,7 @@ from imagebeam.transforms.sources.folder_probe import (
     FolderProbe,
     name_some,
     split_meant,
+    split_of_short,
     splits_in,
 )
 
@@ -596,7 +597,8 @@ def _splits_of_paths(at: str, table: table_heads.Table, place: table_heads.Place
     if place.folder == at and len({*splits.values()}) > 1 and all(folders[0] in splits for folders in above):
         rename = {name: split for name, split in splits.items() if name != split}
         return {"split": {"by": "directory", **({"rename": rename} if rename else {})}}, []
-    inner = splits_in({name for folders in above for name in folders} | {n for p in place.inside for n in p.split("/")})
+    names = {name for folders in above for name in folders} | {n for p in place.inside for n in p.split("/")}
+    inner = {name: split for name in names if (split := split_meant(name) or split_of_short(name))}
     if len({*inner.values()}) < 2:
         return {}, []
     return {}, [
