@@ -1332,6 +1332,17 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         images("imagesTr/a#.png", "imagesTs/b#.png")
         | {"labels.csv": "image,label\n" + "".join(f"{k}{n}.png,{'xy'[n % 2]}\n" for k in "ab" for n in range(4))},
     ),
+    "other-masks-beside-masks": (
+        "segmentation",
+        ("4 masks of no image that is read (annotations/train/0_labelTrainIds.png, ",),
+        images("images/{train,val}/#.jpg", numbers=range(2))
+        | {
+            f"annotations/{s}/{n}{e}.png": _mask(2)
+            for s in ("train", "val")
+            for n in range(2)
+            for e in ("", "_labelTrainIds")
+        },
+    ),
     "shard-of-an-older-version": (
         None,
         ("train-00000-of-00001-1a.parquet and train-00000-of-00001-2b.parquet are the same shard by their names",),

@@ -46,7 +46,7 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
         return LeftOut()
     _walk(probe)
     seen = _divide(probe, finding, reading)
-    images = [*_images(finding, reading, seen), *_without_files(probe, reading, seen)]
+    images = [*_images(probe, finding, reading, seen), *_without_files(probe, reading, seen)]
     if reading.num_pictures:
         doubts = tuple(each.text for each in (*images, *_deeper(probe, reading)) if each.is_doubt)
         return LeftOut(doubts, (*unread_files.rest(seen, (), " ".join((_said_by(finding), *doubts))),))
@@ -207,7 +207,7 @@ def _images_in(probe: FolderProbe) -> Iterator[str]:
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
-def _images(finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
+def _images(probe: FolderProbe, finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
     """Yields a line for images that may be masks of those that are read, and one for others.
 
     Images of tests may be left out, and a reading of images alone says by itself which ones below its input it does.
@@ -233,6 +233,7 @@ def _images(finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
             text = f"{number:,} of {plural.count(total, 'image')} that were seen are not read, in {such}{what}"
             yield Line(text, not what and is_many)
     if reading.config.source.masks.rule is not None:
+        yield from _masks_of_none(probe, reading, seen)
         yield from _further_masks([folder for folder, is_beside in held if is_beside])
         yield from _classes_of_masked([each.path for each in seen.read if each.images])
 
@@ -300,6 +301,18 @@ def _further_masks(folders: Sequence[Folder]) -> Iterator[Line]:
     if paths:
         text = f"{plural.count(len(paths), 'image')} may be further masks, and not read ({name_some(paths)})"
         yield Line(f"{text}: if an image has several, merge them into one first", is_doubt=True)
+
+
+def _masks_of_none(probe: FolderProbe, reading: _Reading, seen: Seen) -> Iterator[Line]:
+    """Yields a line for masks by their names that no image which is read has, such as others of the same images."""
+    rule, above = reading.config.source.masks.rule, reading.above
+    if rule is None or not probe.is_all_seen:
+        return
+    read = (folder.below(name).removeprefix(above) for folder in seen.read for name in folder.images)
+    own = {f"{above}{file}" for path in read for file in rule.files_of(path)}
+    paths = [path for path in _images_in(probe) if path.startswith(above) and path not in own]
+    if paths := [path for path in paths if rule.is_mask(path.removeprefix(above))]:
+        yield Line(f"{plural.count(len(paths), 'mask')} of no image that is read ({name_some(paths)})")
 
 
 def _named_as_masks(folders: Sequence[Folder]) -> Iterator[str]:
