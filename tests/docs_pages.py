@@ -1,4 +1,4 @@
-"""The blocks of code of a page of docs/, and its snippets, run as they are printed there."""
+"""The blocks of code of a page of docs/, and the examples in docstrings, run as they are printed there."""
 
 from __future__ import annotations
 

@@ -110,9 +110,9 @@ def _names_of_others(names: Sequence[str]) -> Iterator[str]:
         yield f"{name_some([name for name in names if name in splits])}: names of a split, not of classes"
     elif 0 < len(tests) < len(names):
         yield f"{name_some(tests)}: name of a split, not of a class?"
-    ends = {name: name_signs.MASK_ENDING.fullmatch(name) for name in names}
-    roles = [name for name, end in ((each, _ROLE_ENDING.fullmatch(each)) for each in names) if _is_role(end, names)]
-    if masks := [name for name, end in ends.items() if end is not None and end["name"] in names]:
+    of_others = [name for name in names if (end := _ROLE_ENDING.fullmatch(name)) and end[1] in names]
+    roles = [name for name in of_others if name_signs.is_role(_ROLE_ENDING.sub(r"\2", name))]  # chair_depth
+    if masks := [name for name in names if (end := name_signs.MASK_ENDING.fullmatch(name)) and end["name"] in names]:
         yield f"{name_some(masks)}: masks of the images in the folder of the rest of the name, by the name"
     elif roles and 2 * len(roles) == len(names):
         yield f"{name_some(roles)}: parts of the examples in the folder of the rest of the name, by the name"
@@ -122,11 +122,6 @@ def _names_of_others(names: Sequence[str]) -> Iterator[str]:
 
 def _holds_other(name: str, names: Sequence[str]) -> bool:
     return any(other in name for other in names if other != name)
-
-
-def _is_role(end: re.Match[str] | None, names: Sequence[str]) -> bool:
-    """Returns whether the name of a folder is that of another one and a word for a part of an example: chair_depth."""
-    return end is not None and end[1] in names and name_signs.is_role(end[2])
 
 
 def _ids(names: Sequence[str]) -> Iterator[str]:

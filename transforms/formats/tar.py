@@ -87,11 +87,11 @@ class Tar(base_format.Format):
             of_splits, unsure = _find_splits(probe, at)
             settings |= of_splits
             doubts = unsure if images else ("its first members are no images",)
-            doubts += (further,) if is_unsure else ()
             if images and not others:
                 doubts = (
                     "nothing names labels: if the folders in the tar are classes, unpack it, and plan the folder",
                 )
+            doubts += (further,) if is_unsure else ()
             yield Finding("webdataset", evidence, settings, notes, doubts=doubts)
             return
 
@@ -104,9 +104,8 @@ def _further_images(names: Sequence[str]) -> tuple[str, bool]:
         stem, _, cell = base.partition(".")
         cells[posixpath.join(folder, stem)].append(cell)
     several = [each for each in cells.values() if len(each) > 1]
-    shown = name_some(
-        sorted({f".{cell}" for each in several for cell in each if "." in cell or "." not in "".join(each)})
-    )
+    dotted = {f".{cell}" for each in several for cell in each if "." in cell}
+    shown = name_some(sorted(dotted or {f".{cell}" for each in several for cell in each}))
     if any(all("." in cell for cell in each) for each in several):
         return f"examples have several images ({shown}), and none of them is one that is read, such as .jpg", True
     return f"examples have several images, and of these members in {shown} are not read" if several else "", False

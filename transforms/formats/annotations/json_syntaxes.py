@@ -207,7 +207,7 @@ def _regions(results: Sequence[dict[str, Any]]) -> Iterator[tuple[int, str, dict
     """Yields number, type and result of each region with all its labels: results of one id are one region."""
     regions: dict[str, list[tuple[int, str, dict[str, Any]]]] = {}
     for index, each in enumerate(results, 1):
-        regions.setdefault(str(each.get("id") or index), []).append((index, str(each.get("type")), each))
+        regions.setdefault(str(each.get("id") or f"result {index}"), []).append((index, str(each.get("type")), each))
     for parts in regions.values():
         shown = [part for part in parts if part[1] not in _NO_SHAPES]
         named = [_dict(each.get("value")).get(kind) for _, kind, each in parts if kind.endswith("labels")]

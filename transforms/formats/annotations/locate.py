@@ -116,7 +116,8 @@ def _count_other_shapes(syntax: Syntax, heads: Sequence[bytes]) -> int:
 def _count_unnamed(syntax: Syntax, heads: Sequence[bytes]) -> str:
     """Returns a note on objects without a class beside others with one, in the first bytes of files."""
     rows = [syntax.first_rows(head, len(head) < HEAD_BYTES, is_known=True) or () for head in heads]
-    names = [row.name for row in itertools.chain.from_iterable(rows) if row.name]
+    found = itertools.chain.from_iterable(rows)
+    names = [row.name for row in found if row.name and not syntax.refusal(row.fields)]
     count = names.count(NO_NAME)
     text = f"{count:,} of {plural.count(len(names), 'object')} that were looked at have no class"
     return f"{text}, and become the class {NO_NAME!r}" if 0 < count < len(names) else ""

@@ -314,6 +314,10 @@ def test_region_of_several_labels_rejects_its_image_and_tasks_of_nobody_name_non
         "labels cat, dog: keep one of them"
     )
     assert found.doubts[1].startswith("project-1.json names 6 of 8 images in images: the others are skipped")
+    tasks[5]["annotations"] *= 2  # of two people
+    path.write_text(json.dumps(tasks))
+    found = recognize_folder.recognize(str(tmp_path)).candidates[0]
+    assert "the images of 2 objects" in found.doubts[0] and "have no class" not in " ".join(found.notes)
 
 
 def test_flags_of_several_classes_are_an_error() -> None:
