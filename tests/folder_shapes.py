@@ -170,8 +170,8 @@ def npz(**arrays: np.ndarray) -> bytes:
     return _saved(np.savez, **arrays)
 
 
-def tfrecords() -> bytes:
-    """Returns a TFRecord file of two images."""
+def tfrecords(image_data: bytes | None = None) -> bytes:
+    """Returns a TFRecord file of two images, of a JPEG or given bytes."""
     label, image = "image/class/label", features.ENCODED
     encoder = example.ExampleEncoder(
         [features.Feature(label, label, features.INT64), features.Feature(image, image, features.BYTES)]
@@ -179,7 +179,7 @@ def tfrecords() -> bytes:
     file = io.BytesIO()
     writer = records.RecordWriter(file)
     for n in range(2):
-        writer.write(*encoder.encode({label: n}, _image("JPEG")))
+        writer.write(*encoder.encode({label: n}, image_data or _image("JPEG")))
     writer.flush()
     return file.getvalue()
 

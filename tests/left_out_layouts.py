@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
@@ -920,6 +921,11 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("a.npz#ans (<i8, 4) may be labels or splits of the images, and are not read; to name the labels set",),
         {"a.npz": npz(images=_PIXELS, ans=_COUNT)},
     ),
+    "arrays-without-names": (
+        None,
+        ("no array of images was found in ",),
+        {"a.npz": npz(arr_0=_PIXELS, arr_1=_COUNT)},
+    ),
     "arrays-without-labels-of-the-test": (
         None,
         ("a.npz#y_train (<i8, 4) may be labels, and the split test has none, so none is stored",),
@@ -1140,6 +1146,12 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         "tfrecord",
         ("also there, and not read: labels.csv",),
         {"a-train.tfrecord-00000-of-00001": tfrecords(), "labels.csv": "id,label\n1,a\n"},
+    ),
+    "tfrecords-in-gzip": ("tfrecord", (), {"a-train.tfrecord.gz": gzip.compress(tfrecords())}),
+    "tfrecords-of-pixels": (
+        None,
+        ("the feature image/encoded of the first record holds 192 bytes in no image format that is known",),
+        {"a-train.tfrecord-00000-of-00001": tfrecords(_PIXELS[0].tobytes())},
     ),
     "classes-two-folders-below-beside-tests": (
         None,

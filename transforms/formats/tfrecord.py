@@ -67,7 +67,7 @@ class Tfrecord(base_format.Format):
             names = sorted(_records_in(folder), key=_is_of_test)
             if "catalog.json" in folder.files:
                 return  # a data set of imagebeam
-            keys = _keys_of(probe.uri(folder.below(names[0])))
+            keys = _first_record(probe.uri(folder.below(names[0])), folder.files[names[0]])
             evidence = folder.count(len(names), "TFRecord file") + f" ({name_some(names, 2)})"
             settings: dict[str, Any] = {}
             where = probe.uri(folder.path)
@@ -93,6 +93,8 @@ class Tfrecord(base_format.Format):
             of_splits, doubts = folder_probe.splits_of_folders(held, at, "TFRecord files")
             if image is None:
                 doubts = ("no feature of the first record is known to hold images", *doubts)
+            elif doubt := _doubt_on_image(image, keys[image]):
+                doubts = (doubt, *doubts)
             yield Finding("tfrecord", evidence, settings | of_splits, notes, doubts=doubts)
 
 
@@ -111,22 +113,33 @@ def _records_in(folder: folder_probe.Folder) -> list[str]:
     ]
 
 
-_MAX_RECORD_BYTES = 4 << 20
 _RECORD_FILE = re.compile(r".*\.(record|records|tfrec|tfrecords?)(-\d{5}-of-\d{5})?(\.gz)?", re.IGNORECASE)
 _IMAGE_KEYS = ("image/encoded", "image", "image_raw", "encoded", "img", "jpeg", "image_bytes")
 _LABEL_KEYS = ("image/class/label", "label", "class", "target", "labels", "image/label", "fine_label")
 
 
-def _keys_of(uri: str) -> set[str]:
-    """Returns the keys of the features of the first record; none if it cannot be read."""
+def _first_record(uri: str, size: int) -> dict[str, Any]:
+    """Returns the features of the first record, also of a gzip file; none if it cannot be read."""
     try:
-        store = storage.storage_of(uri)
-        length = int.from_bytes(store.read(uri, 0, 8), "little")
-        if not 0 < length <= _MAX_RECORD_BYTES:
-            return set()
-        return {key for key, _, _ in example.look_at_features(store.read(uri, records.HEADER_BYTES, length))}
+        with storage.storage_of(uri).open_read(uri) as file:
+            record = next(records.scan_records(file, kind_of(uri, size) or "none"), None)
+        return example.parse_example(record.data) if isinstance(record, records.Record) else {}
     except (OSError, ValueError, errors.ConfigError):
-        return set()
+        return {}
+
+
+def _doubt_on_image(key: str, values: Sequence[Any]) -> str:
+    """Returns a doubt if the values of a feature are no image in a file's format; "" if they are."""
+    value = values[0] if values else b""
+    if not isinstance(value, bytes):
+        return f"the feature {key} holds {plural.count(len(values), 'number')}, and an image is bytes"
+    if image_formats.sniff_format(value) or image_formats.name_unread(value):
+        return ""
+    return (
+        f"the feature {key} of the first record holds {plural.count(len(value), 'byte')} in no image format that is "
+        "known: for the 8-bit pixels of rows set source.tfrecord.raw_shape=[HEIGHT, WIDTH, CHANNELS], for base64 "
+        "source.tfrecord.base64=true"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -146,7 +146,8 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
     except errors.ConfigError as e:
         if e.code == "arrays-no-images" and any(each.images for each in probe.seen()):
             return None
-        return Finding(preset, evidence, doubts=(str(e)[:_MAX_NOTE],), input=path)
+        named = _name_by_shape([*files.all_arrays()]) if e.code == "arrays-no-images" else {}
+        return Finding(preset, evidence, named, doubts=(str(e)[:_MAX_NOTE],), input=path)
     settings: dict[str, Any] = {}
     if "" in roles.images:
         settings["split"] = HASH_SPLIT
@@ -168,6 +169,19 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
         note = f"{wrong[0]} is not of uint8, and images are taken as uint8, 0 to 255: save it so"
         return Finding(preset, shown, settings, doubts=(note, *doubts), input=path)
     return Finding(preset, shown, settings, notes, input=path, doubts=doubts)
+
+
+def _name_by_shape(every: Sequence[array_places.Place]) -> dict[str, Any]:
+    """Returns settings that name the only array that may be images, and the only one that may be their labels.
+
+    None if there are several: np.savez calls its arrays arr_0, arr_1, which says nothing.
+    """
+    images = [each for each in every if len(each.array.shape) > 2 and each.array.dtype == "|u1"]
+    labels = [each for each in every if images and each.array.shape == images[0].array.shape[:1]]
+    if len(images) != 1 or len(labels) > 1:
+        return {}
+    of_label = {"source.arrays.labels": {"train": _address(labels[0])}} if labels else {"label": {"by": "none"}}
+    return {"source.arrays.images": {"train": _address(images[0])}, **of_label}
 
 
 def _doubt_on_axes(place: array_places.Place, axes: found_array.ImageAxes) -> str:
