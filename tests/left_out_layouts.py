@@ -1147,6 +1147,16 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("also there, and not read: labels.csv",),
         {"a-train.tfrecord-00000-of-00001": tfrecords(), "labels.csv": "id,label\n1,a\n"},
     ),
+    "masks-in-splits-of-splits": (
+        None,
+        ("the splits may be test, train or test, training, validation: the latter would be taken",),
+        {
+            path: content
+            for kind, ending in (("images", "jpg"), ("masks", "png"))
+            for folder, name in (("train/{training,validation}", "a"), ("test/test", "b"))
+            for path, content in images(f"{kind}/{folder}/{name}_#.{ending}").items()
+        },
+    ),
     "tfrecords-in-gzip": ("tfrecord", (), {"a-train.tfrecord.gz": gzip.compress(tfrecords())}),
     "tfrecords-of-pixels": (
         None,

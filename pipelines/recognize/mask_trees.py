@@ -17,7 +17,7 @@ from typing import NamedTuple
 from imagebeam import plural
 from imagebeam.pipelines.recognize import mask_folders
 from imagebeam.transforms.sources import folder_probe, name_signs
-from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, and_list
+from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, and_list, name_some
 
 _DEPTH = 5  # levels of folders that are searched
 _NUM_INNER = 5  # folders of one folder, beside those of splits
@@ -152,7 +152,11 @@ def _finding_of(
     own_levels = range(place.level, place.level + place.image.count("/") + 1)
     shared = [names for level, names in enumerate(levels) if level not in own_levels]
     of_splits = [names for names in shared if folder_probe.splits_in(names).keys() == {*names}]
-    splits = max(of_splits, key=lambda names: len(names) > 1, default=[])  # trainval/train, trainval/val
+    of_splits.sort(key=lambda names: (len({*map(folder_probe.split_meant, names)}), len(names) > 1), reverse=True)
+    splits = of_splits[0] if of_splits else []  # trainval/train, trainval/val
+    if several := [names for names in of_splits[1:] if len({*map(folder_probe.split_meant, names)}) > 1]:
+        ways = " or ".join(map(name_some, (several[0], splits)))
+        doubts = (*doubts, f"the splits may be {ways}: the latter would be taken")
     for level, names in enumerate(levels):
         if level == place.level:
             image.append(re.escape(place.image))

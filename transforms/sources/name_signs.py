@@ -81,7 +81,7 @@ ALIGNED = (
 _ROLES = _any_of(
     *ALIGNED,
     r"list|x\d|normal|reference|distorted|disp(arity)?|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp",
-    r"hazy|clear|rain(y)?|norain|foggy|gallery|probes?|quer(y|ies)|bounding_box_\w+",
+    r"bw|gr[ae]y(scale)?|colou?r|hazy|clear|rain(y)?|norain|foggy|gallery|probes?|quer(y|ies)|bounding_box_\w+",
     r"trans(mission)?|expert_?\w|degraded|restored|processed|edited|final|full|small|medium|large|label+ed",
     r"n?ir|infra-?red|vis?(ible|ual)?|thermal|opt(ical)?|sar|t1\w*|t2\w*|flair|dwi|adc|ct|mri?|pet",
     r"(cam(era)?|view)?[_ -]?(left|right|front|back|rear|top|bottom|side)([_ -](left|right))?",
