@@ -79,11 +79,13 @@ def table(header: str, rows: Iterable[str]) -> str:
 
 def coco_json(numbers: Iterable[int] = range(4)) -> str:
     """Returns annotations of images 0.jpg, 1.jpg and so on."""
+    numbers = [*numbers]
+    box = {"id": 1, "image_id": numbers[-1], "category_id": 3, "bbox": [1, 1, 5, 5], "area": 25, "iscrowd": 0}
     return json.dumps(
         {
             "info": {"year": 2020},
             "images": [{"id": n, "file_name": f"{n}.jpg", "width": 64, "height": 48} for n in numbers],
-            "annotations": [{"id": 1, "image_id": 1, "category_id": 3, "bbox": [1, 1, 5, 5], "area": 25, "iscrowd": 0}],
+            "annotations": [box],
             "categories": [{"id": 3, "name": "cat"}],
         }
     )

@@ -14,7 +14,7 @@ import scipy.io
 from PIL import Image
 
 from tests import image_sets
-from tests.folder_shapes import IMAGE, LABELME, SHAPES, Tree, images, npz, parquet, tar, tfrecords
+from tests.folder_shapes import IMAGE, LABELME, SHAPES, Tree, images, npz, parquet, table, tar, tfrecords
 from tests.odd_layouts import CVAT, SUPERVISELY, VIA, coco, files_of, rows
 from tests.odd_layouts import LAYOUTS as _ODD
 
@@ -1043,6 +1043,38 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         None,
         ("0001, 0002 hold images of the same names (depth, rgb)",),
         images("{kitchen,office}/{0001,0002}/{rgb,depth}.png"),
+    ),
+    "classes-of-names-that-differ-in-the-number-of-the-folder": (
+        "image_folder",
+        ("clear, snow-1 hold images of the same names but for numbers of each folder (1_00_0, 1_00_1, ...)",),
+        images("clear/{1,2}_00_#.png") | images("snow-1/{1,2}_07_#.png"),
+    ),
+    "folder-of-images-without-labels": (
+        None,
+        ("_unlabeled: names of parts of a data set, not of classes",),
+        images("{_unlabeled,cat,dog}/a_#.png"),
+    ),
+    "classes-beside-a-tool": (
+        None,
+        ("venv: names of parts of a data set, not of classes",),
+        images("{cat,dog,venv/lib/py/site/plots/images}/a_#.png"),
+    ),
+    "class-far-below-the-others": (
+        None,
+        ("images further down in owl would be of a class of this name",),
+        images("{cat,dog,owl/x/y/z/images}/a_#.png"),
+    ),
+    "captions-with-quotes": (
+        "captions",
+        ("the column 'caption' has 20 different texts in 20 rows (\"A dog\", a sign 1",),
+        images("#.jpg", numbers=_N)
+        | {"captions.txt": table('0.jpg\t"A dog"', (f"{n}.jpg\ta sign {n}" for n in _N[1:]))},
+    ),
+    "boxes-of-codes-without-names": (
+        "annotations",
+        ("the classes are codes, such as /m/01, and no file was seen that names them: source.annotations.class_names",),
+        images("#.jpg")
+        | {"boxes.csv": rows("ImageID,LabelName,XMin,XMax,YMin,YMax", "{n},/m/01,0.1,0.4,0.1,0.4", numbers=range(4))},
     ),
     "classes-of-the-same-numbers": (
         "image_folder",

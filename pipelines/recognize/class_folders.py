@@ -20,6 +20,7 @@ _DEEPER = f"and the first folder is the class; for the folder of the image as th
 _NOT_TRAINED = ("validation", "test")  # bullet_train may be a class
 _COPY = re.compile(r"(?i)^copy of |[ _-]+\(?(copy|old|bak|backup)\)?( ?\(?\d+\)?)?$| ?\(\d+\)$")
 _BEGINNING = re.compile(r"[0-9a-f]{1,4}")
+_NUM_INNER = 4  # folders of one that are looked into
 _ID_LENGTH = 8  # characters, at least
 _LETTER, _DIGIT = re.compile("(?i)[a-z]"), re.compile(r"\d")
 _ROLE_ENDING = re.compile("(.+)[_ -](.+)")
@@ -67,6 +68,13 @@ def hold_images(probe: FolderProbe, folder: Folder) -> bool:
     return sum(held) * 2 > len(held)
 
 
+def may_hold_images(probe: FolderProbe, holder: Folder, name: str, depth: int = 2) -> bool:
+    """Returns whether images were seen in a folder, or it has folders deeper than is looked into."""
+    folder = probe.look(holder.below(name))
+    below = folder.folders[:_NUM_INNER]
+    return bool(folder.images) or any(not depth or may_hold_images(probe, folder, each, depth - 1) for each in below)
+
+
 # --- names of the folders --------------------------------------------------------------------------------------------
 
 
@@ -80,7 +88,7 @@ def _parts_of_sets(probe: FolderProbe, holders: Sequence[Folder]) -> Iterator[st
     for each in holders:
         if each.is_whole and (new := [name for name in each.folders if name not in trained]):
             yield f"{each.path} has folders that train does not have ({name_some(new)}): no classes, or no split"
-        parts = [name for name in each.folders if name_signs.is_part(name) and probe.with_images(each.below(name))]
+        parts = [name for name in each.folders if name_signs.is_part(name) and may_hold_images(probe, each, name)]
         if parts or name_signs.are_parts(each.folders):
             yield f"{name_some(parts or [*each.folders])}: names of parts of a data set, not of classes"
 

@@ -73,13 +73,27 @@ def aligned(probe: FolderProbe, holder: Folder, inner: str = "") -> str:
 
 
 def numbered_alike(probe: FolderProbe, holder: Folder) -> str:
-    """Returns a note if the images in a few folders have the same names, which are numbers; "" if not."""
+    """Returns a note if images in a few folders have the same names, which are numbers or differ in one; "" if not."""
     few = holder.folders if len(holder.folders) <= _NUM_FOLDERS else ()
-    held = [each for each in map(probe.look, map(holder.below, few)) if each.images and each.is_whole]
-    held, common = _of_equal_names(held)
+    every = [each for each in map(probe.look, map(holder.below, few)) if each.images and each.is_whole]
+    held, common = _of_equal_names(every)
+    names, but = sorted(common), ""
     if len(held) < len(few) or len(common) < 2 or not _is_counter(common):
-        return ""
-    return f"{name_some(few)} {SAME_NAMES} ({name_some(sorted(common), 2)}), and are taken for classes: {_PAGE}"
+        rests = {_without_constant_numbers(each.stems) for each in every}
+        held, names, but = every, sorted(every[0].stems) if every else [], " but for numbers of each folder"
+        if len(every) < 2 or len(rests) > 1 or len(names) < 2 or not _say_more_than_a_number(next(iter(rests))):
+            return ""
+    folders = name_some([posixpath.basename(each.path) for each in held])
+    return f"{folders} {SAME_NAMES}{but} ({name_some(names, 2)}), and are taken for classes: {_PAGE}"
+
+
+def _without_constant_numbers(stems: Collection[str]) -> frozenset[str]:
+    """Returns names without the numbers that are the same in all of them: 01_07 and 02_07 become 01_ and 02_."""
+    parts = [*map(_NUMBERS.split, stems)]
+    if len({*map(len, parts)}) > 1:
+        return frozenset(stems)
+    varies = [len({*column}) > 1 for column in zip(*parts)]
+    return frozenset("".join(part for n, part in enumerate(each) if varies[n] or n % 2 == 0) for each in parts)
 
 
 def _of_equal_names(folders: Sequence[Folder]) -> tuple[list[Folder], frozenset[str]]:

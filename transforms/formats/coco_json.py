@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import features, storage
+from imagebeam import features, plural, storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import class_masks, image_objects, object_masks
 from imagebeam.transforms.sources import annotation_tables
@@ -100,7 +100,7 @@ def read_objects(file: AnnotationFile, images: ImageTable, rule: ObjectRule, lef
             f"{file.uri!r} has no category {unknown[0]!r}, which source.coco.categories names; it has "
             f"{', '.join(known) or 'none'}"
         )
-    count = 0
+    count, num_unknown = 0, left_out[UNKNOWN_IMAGE]
     for entry in file.items(ANNOTATIONS):
         count += 1
         _add_object(entry, images, objects, rule, left_out)
@@ -108,6 +108,11 @@ def read_objects(file: AnnotationFile, images: ImageTable, rule: ObjectRule, lef
         file.require_list(ANNOTATIONS)
     elif not objects.names:
         raise AnnotationFileError(f"{file.uri!r} has annotations and no list {CATEGORIES!r}, which names their classes")
+    elif images.ids and left_out[UNKNOWN_IMAGE] - num_unknown == count:
+        raise AnnotationFileError(
+            f"{file.uri!r}: no annotation is of an image in its list, by image_id and id (the first id is "
+            f"{images.ids[0]!r}), so {plural.count(count, 'object')} would be lost"
+        )
     return objects
 
 

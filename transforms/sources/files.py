@@ -23,6 +23,7 @@ _REQUESTS_AT_ONCE = 16
 
 # Kinds of files and folders that are skipped and counted.
 HIDDEN = "hidden"
+_OF_THE_SYSTEM = frozenset({"$RECYCLE.BIN", "lost+found"})  # folders of what was deleted or found again
 NON_IMAGE = "non_image"
 SPECIAL = "special_file"
 LINK_LOOP = "link_loop"
@@ -179,7 +180,7 @@ class FilesSource(image_source.ImageSource):
     def _enter(
         self, parent: Directory, path: str, entry: storage.Entry, found: image_source.ListingBuilder
     ) -> Directory | None:
-        if entry.name.startswith("."):
+        if is_hidden(entry.name):
             found.skipped[HIDDEN] += 1
         elif self.exclude and storage.join(self.root, path) == self.exclude:
             found.skipped[OUTPUT] += 1
@@ -229,6 +230,11 @@ class FilesSource(image_source.ImageSource):
             found.refs.append(elements.ImageRef(path, uri, entry.size, entry.version))
         else:
             found.skipped[f"{UNREAD}_{extension}" if extension in _UNREAD_EXTENSIONS else NON_IMAGE] += 1
+
+
+def is_hidden(folder: str) -> bool:
+    """Returns whether a folder of this name is left out, with all in it."""
+    return folder.startswith(".") or folder in _OF_THE_SYSTEM
 
 
 def _list_or_cut(store: storage.RangeLister, uri: str, directory: Directory) -> Iterator[storage.Entry | Directory]:

@@ -24,7 +24,7 @@ from imagebeam.transforms.sources import input_places, name_signs
 HEAD_BYTES = 1 << 16
 _T = TypeVar("_T")
 
-_IGNORED = frozenset({"__MACOSX", "$RECYCLE.BIN", "lost+found"})
+_MACOSX = "__MACOSX"  # in it are ._x.jpg of each x.jpg, and are hidden
 _WORD = re.compile(r"[a-z]+")
 _WITH_SPLIT = re.compile(r"(?<=.)(split|set|data|im(age|g)s?|labels?|masks?)\Z")  # trainsplit, testset
 BEFORE_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # seg|Train, SBU|Train
@@ -253,7 +253,7 @@ def extension_of(name: str) -> str:
 
 
 def _is_ignored(name: str) -> bool:
-    return name.startswith(".") or name in _IGNORED
+    return files_lib.is_hidden(name) or name == _MACOSX
 
 
 def split_meant(name: str) -> str | None:

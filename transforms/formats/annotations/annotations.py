@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import posixpath
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
@@ -205,7 +207,9 @@ class Annotations(base_format.ObjectFormat):
             often = (Change("source.annotations.masks", True, "also a mask of each object"),) if has_masks else ()
             doubts = (*places.doubts, *also)
             settings = {"source.annotations.syntax": name}
-            yield Finding("annotations", places.evidence, settings, places.notes, often, doubts=doubts)
+            named, notes = _names_of_codes(SYNTAXES[name], probe, at, places)
+            notes = (*places.notes, *notes)
+            yield Finding("annotations", places.evidence, settings | named, notes, often, doubts=doubts)
             return
 
     @classmethod
@@ -221,3 +225,26 @@ class Annotations(base_format.ObjectFormat):
                         f"{file.path} is of {syntax.TITLE}, and the images that it names ({file.names[0]}, ...) are "
                         "not here: give the folder that holds both"
                     )
+
+
+def _names_of_codes(
+    syntax: syntax_lib.Syntax, probe: folder_probe.FolderProbe, at: str, places: locate.Places
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the setting that names the file with names of classes that are codes, or a note if there is none."""
+    root, file = probe.look(at), places.places[0].file
+    head = probe.head(root.below(file)) if syntax.CODE else b""
+    rows = syntax.first_rows(head, len(head) < folder_probe.HEAD_BYTES, is_known=True) or () if head else ()
+    code = next((row.name for row in rows if row.name and re.fullmatch(syntax.CODE, row.name)), None)
+    if code is None:
+        return {}, ()
+    beside = probe.look(posixpath.dirname(root.below(file)))
+    above = probe.look(posixpath.dirname(beside.path)) if beside.path != at else root
+    folders = [root, beside, above, *map(probe.look, map(above.below, above.folders[:_FEW]))]
+    for path in [each.below(name) for each in folders for name in each.ending(".csv") if "class" in name.lower()]:
+        if re.search(rf"^{re.escape(code)},".encode(), probe.head(path), re.MULTILINE):
+            below = path.removeprefix(f"{at}/")
+            return {} if below.startswith(_TEXTS) else {"source.annotations.class_names": below}, ()
+    note = (
+        f"the classes are codes, such as {code}, and no file was seen that names them: source.annotations.class_names"
+    )
+    return {}, (f"{note} takes a CSV file with a code and a name on each line",)

@@ -90,6 +90,7 @@ class OpenImages(syntax.Syntax):
     SUFFIXES = (".csv",)
     MARKS = (rb"^(?:\xef\xbb\xbf)?ImageID,[^\n]*LabelName,[^\n]*XMin,",)
     SHARES = True
+    CODE = r"/[a-z]/\w+"
     MORE = (syntax.CROWD,)
     UNSTORED = (("the other flags of boxes, such as IsOccluded", rb"\bIsOccluded\b"),)
 

@@ -81,6 +81,7 @@ class Syntax(abc.ABC):
     SIZED: ClassVar[bool] = False  # whether a file begins with a row without a class whose fields are height and width
     ENTRIES: ClassVar[bool] = False  # whether a row without a class begins the entry of an image, which has one
     CODES: ClassVar[Mapping[str, str]] = {}  # names of the classes that rows name by codes
+    CODE: ClassVar[str] = ""  # regular expression for a class that is a code, for which another file may have a name
     CODES_FILE: ClassVar[str] = ""  # beside a file of annotations; has the names in place of `CODES`, in their order
     UNNAMED: ClassVar[Literal["skip", "keep"]] = "skip"  # by default, for images that no file names
 

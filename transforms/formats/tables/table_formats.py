@@ -71,6 +71,7 @@ class TableFile:
     encoding: str = UTF8  # for CSV and JSON
     items: str = ""  # path of the list of rows in JSON, such as annotations.items; "" if the file is the list
     skip_rows: int = 0  # for CSV: lines before the header, or before the first row
+    quotes: bool = True  # for CSV: whether quotes around a cell are no part of it
 
     @property
     def separator(self) -> str:
@@ -214,7 +215,8 @@ def _csv_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[RowPla
                     continue
                 position += 1
         except csv.Error as e:
-            raise ValueError(f"line {table.skip_rows + lines.line_num}: {e}") from e
+            remedy = "; if quotes are part of the text set source.manifest.quotes: false" if table.quotes else ""
+            raise ValueError(f"line {table.skip_rows + lines.line_num}: {e}{remedy}") from e
 
 
 def _csv_lines(table: TableFile, text: io.TextIOWrapper) -> Any:
@@ -222,7 +224,8 @@ def _csv_lines(table: TableFile, text: io.TextIOWrapper) -> Any:
     if table.delimiter == WHITESPACE:
         lines = (line.replace("\t", " ").strip() for line in lines)
     skips_blanks = table.delimiter is not None and len(table.delimiter) > 1
-    return csv.reader(lines, strict=True, delimiter=table.separator, skipinitialspace=skips_blanks)
+    quoting = csv.QUOTE_MINIMAL if table.quotes else csv.QUOTE_NONE
+    return csv.reader(lines, strict=True, delimiter=table.separator, skipinitialspace=skips_blanks, quoting=quoting)
 
 
 def _split_header(table: TableFile, lines: Any) -> tuple[list[str], int, Iterator[tuple[int, list[str]]]]:

@@ -27,6 +27,7 @@ from imagebeam.transforms.sources.folder_probe import (
 )
 
 _BETWEEN = "|"
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _MAX_ROWS = 2_000
 _NUM_PARQUET_ROWS = 200
 
@@ -204,6 +205,24 @@ def _find_delimiter(path: str, lines: Sequence[str]) -> str:
     return f"{found}{table_formats.AND_BLANK}" if has_blanks else found
 
 
+def _has_quotes_in_text(lines: Sequence[str]) -> bool:
+    """Returns whether quotes in cells between tabs are characters of texts, as OCR has them.
+
+    All lines have as many cells, and a quote at the beginning of one is not closed at its end, or it is in quotes that
+    it does not need and others are not.
+    """
+    rows = [line.rstrip("\r\n").split("\t") for line in lines if line.strip()]
+    if len({*map(len, rows)}) > 1:
+        return False
+    for cells in zip(*rows):
+        quoted = [cell for cell in cells if cell.startswith('"')]
+        plain = [cell for cell in cells[1:] if not cell.startswith('"') and not is_number(cell)]  # the first: a header?
+        are_whole = all(map(_QUOTED.fullmatch, quoted))
+        if not are_whole or (plain and any('"' not in cell[1:-1] for cell in quoted)):
+            return True
+    return False
+
+
 def _read_csv(path: str, lines: Sequence[str], last: Sequence[str] = ()) -> Table | None:
     first = next((line for line in lines if line.strip()), "")
     is_text = extension_of(path) == ".txt"
@@ -222,6 +241,8 @@ def _read_csv(path: str, lines: Sequence[str], last: Sequence[str] = ()) -> Tabl
         lines, last = ([" ".join(line.split()) for line in each] for each in (lines, last))
     options: dict[str, Any] = {"delimiter": " " if is_aligned else delimiter[:1] or ","}
     options["skipinitialspace"] = len(delimiter) > 1
+    if delimiter == "\t" and _has_quotes_in_text(lines):
+        options["quoting"], settings["source.manifest.quotes"] = csv.QUOTE_NONE, False
     try:
         cells, after = (list(csv.reader((line for line in each if line.strip()), **options)) for each in (lines, last))
     except csv.Error:

@@ -68,6 +68,8 @@ class Tables(base_format.Format):
     """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma. `whitespace` is any
     number of blanks and tabs, as between aligned columns; if no name is above the first column, it is `image`. With a
     blank after it, as `", "`, the blanks before a cell are no part of it: for `1.png, "cat"`."""
+    quotes: bool = True
+    """If false, quotes in a CSV are characters as all others. By default a cell in quotes is what is between them."""
     skip_rows: base_format.Natural = 0
     """Number of lines of a CSV before its header line; with `header` before its first row."""
     encoding: str = table_formats.UTF8
@@ -332,9 +334,9 @@ def _name_only_column(table: manifest.ManifestSource) -> manifest.ManifestSource
 def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) -> manifest.ManifestSource:
     format = wanted.format or table_formats.format_of(uri)
     read_as = f"and {uri!r} is read as {format}"
-    if (wanted.header or wanted.delimiter or wanted.skip_rows) and format != "csv":
+    if (wanted.header or wanted.delimiter or wanted.skip_rows or not wanted.quotes) and format != "csv":
         raise errors.ConfigError(
-            "table-option-of-csv", f"source.manifest.header, delimiter and skip_rows are for CSV, {read_as}"
+            "table-option-of-csv", f"source.manifest.header, delimiter, quotes and skip_rows are for CSV, {read_as}"
         )
     if wanted.items is not None and format != "json":
         raise errors.ConfigError("table-option-of-json", f"source.manifest.items is for JSON, {read_as}")
@@ -369,6 +371,7 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
         delimiter=wanted.delimiter,
         encoding=wanted.encoding,
         skip_rows=wanted.skip_rows,
+        quotes=wanted.quotes,
         image_pattern=wanted.image_pattern,
         trust=wanted.trust,
         size=wanted.size,
@@ -385,7 +388,9 @@ def _joined_tables(wanted: Tables, table: str, format: str) -> tuple[table_forma
         )
     folder = posixpath.dirname(table) or "."
     return tuple(
-        table_formats.TableFile(input_places.resolve(path, folder), format, header, wanted.delimiter, wanted.encoding)
+        table_formats.TableFile(
+            input_places.resolve(path, folder), format, header, wanted.delimiter, wanted.encoding, quotes=wanted.quotes
+        )
         for path, header in wanted.join.tables.items()
     )
 

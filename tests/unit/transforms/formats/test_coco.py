@@ -253,6 +253,12 @@ def test_entries_that_are_not_json_objects_are_rejected_or_counted(root: pathlib
     assert rest.skipped["object_of_unknown_image"] == 1
 
 
+def test_file_whose_objects_are_all_of_unknown_images_is_a_problem(root: pathlib.Path, train: Fields) -> None:
+    train["annotations"] = [{**each, "image_id": f"{each['image_id']}.jpg"} for each in train["annotations"]]
+    refs, rest = list_changed(root, train)
+    assert not refs and "no annotation is of an image in its list" in rest.problems[0]
+
+
 def test_images_with_the_same_id_are_both_rejected(root: pathlib.Path, train: Fields) -> None:
     train["images"][4]["id"] = 16
     _, rest = list_changed(root, train)

@@ -93,10 +93,11 @@ def test_other_files_are_skipped_and_counted(root: pathlib.Path) -> None:
     write(root, "notes.txt", "labels", data=b"some text")
     write(root, "empty", data=b"")
     write(root, ".hidden.jpg", ".thumbnails/1.jpg", ".thumbnails/2.jpg", "a/.DS_Store")
+    write(root, "$RECYCLE.BIN/S-1-5-21/$R1.jpg", "lost+found/#12.jpg")
     write(root, "1.jpg")
     found = gather(FilesSource(str(root)))
     assert list(found.refs) == ["1.jpg"]
-    assert found.skipped == {"non_image": 3, "hidden": 3}  # a hidden folder counts once, unseen
+    assert found.skipped == {"non_image": 3, "hidden": 5}  # a hidden folder counts once, unseen
     assert (found.rejects, found.problems) == ({}, [])
 
 

@@ -458,6 +458,18 @@ def test_class_names_are_codes_with_a_name(tmp_path: pathlib.Path) -> None:
     assert source.facts().annotations.classes.names == ("/m/0898b", "/m/0bt9lr", "Cat")
 
 
+@pytest.mark.parametrize("path", ["annotations/class-descriptions.csv", "metadata/classes.csv"])
+def test_names_of_codes_are_found_beside_the_boxes(tmp_path: pathlib.Path, path: str) -> None:
+    SETS["open_images"].write(tmp_path)
+    (tmp_path / path).parent.mkdir()
+    (tmp_path / "class-descriptions-boxable.csv").rename(tmp_path / path)
+    (tmp_path / "annotations").mkdir(exist_ok=True)
+    boxes = "oidv6-train-annotations-bbox.csv"
+    (tmp_path / boxes).rename(tmp_path / "annotations" / boxes)
+    (found,) = (each for each in recognize_folder.recognize(str(tmp_path)).candidates if each.preset == "annotations")
+    assert found.settings["source.annotations.class_names"] == path
+
+
 def test_name_without_extension_that_two_images_have_is_a_reject(tmp_path: pathlib.Path) -> None:
     SETS["open_images"].write(tmp_path)
     detection_sets.write_image(tmp_path / "train" / f"{1:016x}.png", 1)

@@ -211,7 +211,8 @@ def test_truncated_csv_is_a_problem_after_its_whole_rows(folder: Folder) -> None
         source = folder.source(data)
         refs, rejects, problems = read(source)
         assert ([ref.key for ref in refs], rejects) == (["a.jpg"], [])
-        assert problems == [f"manifest {source.uri!r} cannot be read to its end: {complaint}"]
+        remedy = "if quotes are part of the text set source.manifest.quotes: false"
+        assert problems == [f"manifest {source.uri!r} cannot be read to its end: {complaint}; {remedy}"]
 
 
 # Rows that cannot be used

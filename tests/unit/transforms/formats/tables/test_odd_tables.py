@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imagebeam import errors
 from imagebeam.pipelines.config import model as config_lib
 from tests import datasets, error_texts, image_sets
 
@@ -44,6 +45,15 @@ def test_rows_of_one_image_with_numbers_behind_its_name_are_merged(folder: pathl
     manifest = {"delimiter": "\t", "header": ["image", "text"], "image_pattern": r"(.*)#\d", "merge_rows": True}
     found = convert(folder, FLICKR, manifest, columns={"text": {"list": True}})
     assert [each["text"] for each in found] == [[b"a dog", b"a brown dog"], [b"two boats"]]
+
+
+def test_quotes_of_a_text_stay_where_that_is_asked_for(folder: pathlib.Path) -> None:
+    manifest = {"delimiter": "\t", "header": ["image", "text"]}
+    table = '1.jpg\t"Well done\n2.jpg\the said"\n'
+    with pytest.raises(errors.ConfigError, match=r"set source\.manifest\.quotes: false"):
+        convert(folder, table + '1.jpg\t"', manifest, columns={"text": {}})
+    found = convert(folder, table, {**manifest, "quotes": False}, columns={"text": {}})
+    assert [each["text"] for each in found] == [[b'"Well done'], [b'he said"']]
 
 
 def test_names_of_foreign_paths_are_looked_for_in_the_folder(folder: pathlib.Path) -> None:
