@@ -148,8 +148,8 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     deep = [n for n in root.folders if n not in names and class_folders.may_hold_images(probe, root, n)]
     if deep := [name for name in deep if not name_signs.is_part(name)]:
         doubts += (
-            f"images further down in {name_some(deep)} would be of a class of this name: if they are of none, move them "
-            "elsewhere, or name the folders of the classes in source.include",
+            f"images further down in {name_some(deep)} would be of a class of this name: if they are of none, move "
+            "them elsewhere, or name the folders of the classes in source.include",
         )
     if copies := [each.path for each in held if len({*each.folders} & {*names}) > 1]:
         doubts += (f"{copies[0]} holds folders of the same names as beside it: is it a copy? Then plan it alone",)
