@@ -224,8 +224,13 @@ def _csv_lines(table: TableFile, text: io.TextIOWrapper) -> Any:
     if table.delimiter == WHITESPACE:
         lines = (line.replace("\t", " ").strip() for line in lines)
     skips_blanks = table.delimiter is not None and len(table.delimiter) > 1
-    quoting = csv.QUOTE_MINIMAL if table.quotes else csv.QUOTE_NONE
-    return csv.reader(lines, strict=True, delimiter=table.separator, skipinitialspace=skips_blanks, quoting=quoting)
+    return csv.reader(
+        lines,
+        strict=True,
+        delimiter=table.separator,
+        skipinitialspace=skips_blanks,
+        quoting=csv.QUOTE_MINIMAL if table.quotes else csv.QUOTE_NONE,
+    )
 
 
 def _split_header(table: TableFile, lines: Any) -> tuple[list[str], int, Iterator[tuple[int, list[str]]]]:
