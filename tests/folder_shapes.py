@@ -422,6 +422,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     ),
     "masks-of-synthia": ("segmentation", 4, images("RGB/000#.png", "GT/{LABELS,COLOR}/000#.png")),
     "masks-in-a-folder-for-each-example": ("segmentation", 4, images("p#/image.jpg", "p#/mask.png")),
+    "masks-of-names-with-another-word": ("segmentation", 4, images("img/#_img_front.jpg", "semseg/#_semseg_front.png")),
     "masks-beside-images": ("segmentation", 4, images("benign (#){,_mask}.png")),
     "a-table-of-images-in-several-folders": (
         "kaggle",
@@ -436,6 +437,12 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         images("train_images/#a.jpg", numbers=_NUMBERS)
         | {"train.csv": _rows("{n}a,{v}", (0, 1, 2), "id_code,diagnosis")}
         | {"sample_submission.csv": table("id_code,diagnosis", ["x,0"])},
+    ),
+    "numbers-without-zeros": (
+        "kaggle",
+        10,
+        images("head/00#.png", numbers=range(10))
+        | {"labels.csv": table("id, hemorrhage", (f"{n}, {n % 2}" for n in range(10)))},
     ),
     "paths": (
         "kaggle",

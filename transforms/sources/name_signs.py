@@ -43,11 +43,11 @@ SYNSET = re.compile(r"n\d{8}")
 # end of one beside an image of the rest of it.
 _MASK = (r"annotations?", r"masks?", r"labels?", r"gt", r"ground[_ ]?truth")
 MASKS = _any_of(
-    *("mask", "annot", "(?<!un)(?<!un-)label", "segment", "semantic", f"{_ALONE}(seg|ann){_END}", f"{_ALONE}gt"),
-    *("ground[_ ]?truth", "trimap", "matte"),
+    *("mask", "annot", "(?<!un)(?<!un-)label", "segment", "semantic", f"{_ALONE}((sem)?segm?|ann){_END}"),
+    *(f"{_ALONE}gt", "ground[_ ]?truth", "trimap", "matte"),
 )
 MASKS_ALONE = _any_of(*_MASK, r"segmentation\w*")
-MASK_ENDING = re.compile(rf"(?P<name>.+)(?P<suffix>[_\-.]((?i:{'|'.join(_MASK)}|seg(mentation)?)|L))")
+MASK_ENDING = re.compile(rf"(?P<name>.+)(?P<suffix>[_\-.]((?i:{'|'.join(_MASK)}|segm?(entation)?)|L))")
 # All that is below it are masks. Folders of labels may be classes.
 BELOW_MASKS = _any_of("mask", "annot", "ground.?truth")
 # It may be the picture that is wanted, as well as a mask.

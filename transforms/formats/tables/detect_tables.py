@@ -577,9 +577,10 @@ def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) ->
     folder = posixpath.dirname(table.path)
     path = table.path.removeprefix(f"{at}/")
     root = posixpath.relpath(f"/{place.folder}", f"/{folder}")
-    image = place.column if place.has_extension else f"{{{place.column}}}.*"
+    cell = f"{{{place.column}:0{place.width}}}" if place.width else f"{{{place.column}}}"
+    image = place.column if place.has_extension else f"{cell}.*"
     if place.inside:
-        image = f"**/{{{place.column}}}" + ("" if place.has_extension else ".*")
+        image = f"**/{cell}" + ("" if place.has_extension else ".*")
     settings = {"source.manifest.path": path, **table.settings, "source.manifest.image": image}
     if place.column in table.lists:
         del settings["source.manifest.image"]

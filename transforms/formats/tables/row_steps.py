@@ -17,16 +17,16 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats.tables import table_formats
 from imagebeam.transforms.sources import files, find_files, image_source, table_rows
 
-# --- templates for the path of an image: images/{id}.*, **/{id}.jpg ---------------------------------------------------
+# --- templates for the path of an image: images/{id}.*, **/{id:06}.jpg ------------------------------------------------
 
 ANY_EXTENSION = ".*"
 ANY_FOLDER = "**/"
 
-_CELL = re.compile(r"\{([^{}]+)\}")
+_CELL = re.compile(r"\{([^{}]+?)(?::0(\d+))?\}")
 
 
 class PathTemplate(NamedTuple):
-    """Text with `{column}` in it.
+    """Text with `{column}` in it, or `{column:06}` for a number with zeros before it, six digits in all.
 
     With `.*` at its end, the image may have any extension of an image. With `**/` before the part with the columns, it
     may be in any folder there.
@@ -37,7 +37,7 @@ class PathTemplate(NamedTuple):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns whose cells it takes, each once."""
-        return tuple(dict.fromkeys(_CELL.findall(self.text)))
+        return tuple(dict.fromkeys(name for name, _ in _CELL.findall(self.text)))
 
     @property
     def any_extension(self) -> bool:
@@ -68,7 +68,7 @@ class PathTemplate(NamedTuple):
         values = {name: table_rows.text_in(cells, name) for name in self.columns}
         if not all(values.values()):
             return ""
-        return _CELL.sub(lambda found: str(values[found[1]]), self.text)
+        return _CELL.sub(lambda found: str(values[found[1]]).zfill(int(found[2] or 0)), self.text)
 
     def find_empty(self, cells: Mapping[str, Any]) -> str:
         """Returns the first of its columns whose cell is empty."""

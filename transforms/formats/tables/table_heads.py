@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import itertools
 import json
 import posixpath
 import re
@@ -17,6 +18,7 @@ from imagebeam.transforms.sources import files as files_lib
 from imagebeam.transforms.sources import name_signs
 from imagebeam.transforms.sources.folder_probe import (
     HEAD_BYTES,
+    NEARLY_ALL,
     Folder,
     FolderProbe,
     extension_of,
@@ -315,6 +317,7 @@ def is_number(text: str) -> bool:
 # --- where the images are ---------------------------------------------------------------------------------------------
 
 _NUM_VALUES = 20  # values of a column that are looked for as images
+_NUM_PADDED = 10  # numbers that name images only with zeros before them, at least
 _NUM_FOLDERS = 40  # in which images are looked for
 _NUM_INNER = 20  # folders beside those of splits, in each of the first folders
 _SHARE_SPREAD = 0.9  # share of the images that are in one of several folders
@@ -331,6 +334,7 @@ class Place(NamedTuple):
     found: int  # number of images found
     looked_for: int
     inside: tuple[str, ...] = ()  # folders below `folder` that hold some of them each; () if they are in it
+    width: int = 0  # digits of numbers with zeros before them in the names of images, where the column has none
 
 
 def find_place(probe: FolderProbe, at: str, table: Table) -> Place | None:
@@ -348,19 +352,26 @@ def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
     folders += [probe.look(each.below(name)) for each, name in near]
     unique = {folder.path: folder for folder in folders}
     listing = {name for name in table.lists if any(map(is_image, table.names_in(name)))}
-    for column in sorted(table.columns, key=lambda name: (name not in listing, _rank_of_image(name))):
+    columns = sorted(table.columns, key=lambda name: (name not in listing, _rank_of_image(name)))
+    for is_padded, column in itertools.product((False, True), columns):
         values = [each for each in spread(table.names_in(column), _NUM_VALUES)[:_NUM_VALUES] if len(each) < 1000]
-        if not values or len({*values}) < len(values) / 6:
+        if not values or len({*values}) < len(values) / 6 or (is_padded and len(values) < _NUM_PADDED):
             continue
         if all(map(is_number, values)) and not name_signs.IMAGE_NUMBERS.search(column):  # 1, 2, 3 may be anything
             continue
-        found = {path: [_look_up(probe, folder, value) for value in values] for path, folder in unique.items()}
+        widths = {path: _width_of(folder, values) if is_padded else 0 for path, folder in unique.items()}
+        found = {
+            path: [_look_up(probe, folder, value.zfill(widths[path])) for value in values]
+            for path, folder in unique.items()
+        }
         numbers = {path: sum(known is not None for known in each) for path, each in found.items()}
         singles = [
-            Place(column, path, any(found[path]), number, len(values)) for path, number in numbers.items() if number
+            Place(column, path, any(found[path]), number, len(values), width=widths[path])
+            for path, number in numbers.items()
+            if number
         ]
         spread_out = _find_spread(found, singles[0]) if singles else None
-        likely = [each for each in singles if each.found >= len(values) / 4]
+        likely = [each for each in singles if each.found >= len(values) * (NEARLY_ALL if is_padded else 0.25)]
         likely.sort(key=lambda each: (-each.found, split_meant(each.folder) != split_meant(table.path)))
         if column in table.lists:  # paths as they are, and no templates
             spread_out, likely = None, [each for each in likely if each.has_extension]
@@ -369,6 +380,14 @@ def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
         if spread_out is not None or likely:
             yield from likely[spread_out is not None :]
             return
+
+
+def _width_of(folder: Folder, values: Sequence[str]) -> int:
+    """Returns the digits of the images' names if all have as many, and numbers would need zeros before them; else 0."""
+    stems = [stem for stem in folder.stems if stem.isdecimal()]
+    are_padded = len({*map(len, stems)}) == 1 and any(stem.startswith("0") for stem in stems)
+    width = len(stems[0]) if are_padded else 0
+    return width if all(map(str.isdecimal, values)) and min(map(len, values)) < width else 0
 
 
 def _find_spread(found: Mapping[str, Sequence[bool | None]], single: Place) -> Place | None:

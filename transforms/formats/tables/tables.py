@@ -79,9 +79,10 @@ class Tables(base_format.Format):
     `images` or `../images`. By default the table's folder. Keys are relative to it, too, if it is not below
     the folder `source.uri`."""
     image: str | None = "image"
-    """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`. A
-    template that ends in `.*` finds the extension by one listing of the folder, and one like `**/{id}.jpg` the folder
-    below `root`. Null if the table does not name its images, see `files`."""
+    """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`,
+    or `{id:06}.jpg` for a number that has zeros before it there. A template that ends in `.*` finds the extension by
+    one listing of the folder, and one like `**/{id}.jpg` the folder below `root`. Null if the table does not name its
+    images, see `files`."""
     images: str | None = None
     """Column with a list of any number of paths, for JSON and Parquet: all images of a row are one example. Replaces
     `image`. The features of images become lists, and `image/position` has the place of each image in the list of the
@@ -227,7 +228,7 @@ def _images_of(probe: folder_probe.FolderProbe, at: str, table: table_heads.Tabl
     if place is None:
         return None
     folder, above = place.folder, posixpath.join(place.folder, "")
-    names = table.names_in(place.column)
+    names = [name.zfill(place.width) for name in table.names_in(place.column)]
     has_paths = bool(place.inside) or any("/" in name for name in names)
     named = {form for name in map(posixpath.basename, names) for form in (name, posixpath.splitext(name)[0])}
     is_whole = table_heads.is_whole(probe, table)

@@ -24,6 +24,7 @@ def test_template_is_filled_with_cells() -> None:
     for text, columns, folder, path in [
         ("{id}.jpg", ("id",), "", "7.jpg"),
         ("images/{id}.*", ("id",), "images", "images/7.*"),
+        ("images/{id:03}.*", ("id",), "images", "images/007.*"),
         ("a/b-{kind}/{id}_{id}.png", ("kind", "id"), "a", "a/b-cat/7_7.png"),
         ("{a b}", ("a b",), "", "x/y.jpg"),
         ("**/{id}.*", ("id",), "", "**/7.*"),
