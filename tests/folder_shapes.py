@@ -139,7 +139,8 @@ def parquet(columns: Mapping[str, Sequence[object]]) -> bytes:
     return file.getvalue()
 
 
-def _hdf5(**arrays: np.ndarray) -> bytes:
+def hdf5(**arrays: np.ndarray) -> bytes:
+    """Returns an .h5 file."""
     file = io.BytesIO()
     with h5py.File(file, "w") as opened:
         for name, array in arrays.items():
@@ -575,7 +576,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     "arrays-of-hdf5": (
         "hdf5",
         8,
-        {f"{split}_signs.h5": _hdf5(**{f"{split}_set_x": _X, f"{split}_set_y": _Y}) for split in ("train", "test")},
+        {f"{split}_signs.h5": hdf5(**{f"{split}_set_x": _X, f"{split}_set_y": _Y}) for split in ("train", "test")},
     ),
     "parquet": ("parquet", 4, {"data/train-00000-of-00001.parquet": parquet(_COLUMNS)}),
     "table-of-tfrecorder": (

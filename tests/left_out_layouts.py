@@ -13,8 +13,8 @@ import numpy as np
 import scipy.io
 from PIL import Image
 
-from tests import image_sets
-from tests.folder_shapes import IMAGE, LABELME, SHAPES, Tree, images, npz, parquet, table, tar, tfrecords
+from tests import animations, image_sets
+from tests.folder_shapes import IMAGE, LABELME, SHAPES, Tree, hdf5, images, npz, parquet, table, tar, tfrecords
 from tests.odd_layouts import CVAT, SUPERVISELY, VIA, coco, files_of, rows
 from tests.odd_layouts import LAYOUTS as _ODD
 
@@ -1046,7 +1046,7 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     ),
     "classes-of-names-that-differ-in-the-number-of-the-folder": (
         "image_folder",
-        ("clear, snow-1 hold images of the same names but for numbers of each folder (1_00_0, 1_00_1, ...)",),
+        ("clear, snow-1 hold images of the same names but for what is the same in each folder (1_00_0, 1_00_1, ...)",),
         images("clear/{1,2}_00_#.png") | images("snow-1/{1,2}_07_#.png"),
     ),
     "folder-of-images-without-labels": (
@@ -1058,6 +1058,76 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         None,
         ("venv: names of parts of a data set, not of classes",),
         images("{cat,dog,venv/lib/py/site/plots/images}/a_#.png"),
+    ),
+    "subsets": (
+        None,
+        ("subset-1, subset-2: names of parts of a data set, not of classes",),
+        images("{subset-1,subset-2}/00#_ear.png"),
+    ),
+    "parts-below-the-splits-of-places": (
+        None,
+        ("a/train/crops has folders for the parts of an example (image, mask)",),
+        images("{a,b}/{train,test}/crops/{image,mask}/x_#.png"),
+    ),
+    "pairs-of-names-that-differ-in-a-word": (
+        "imagefolder",
+        ("dark, lit hold images of the same names but for what is the same in each folder (a0_short_0, a0_short_1",),
+        images("{train,val}/dark/{a0,a1}_short_#.png") | images("{train,val}/lit/{a0,a1}_long_#.png"),
+    ),
+    "masks-of-two-sizes": (
+        "segmentation",
+        ("the folders of images are stored in no feature (256, 512)",),
+        images("{256,512}/{train,test}/images/#.jpg", "{256,512}/{train,test}/masks/#.png"),
+    ),
+    "masks-of-images-whose-names-say-splits": (
+        None,
+        ("the names of images begin with those of splits (train, val), and all would be divided by hash",),
+        images("images/{train,val}_0#.jpg", "masks/{train,val}_0#.png"),
+    ),
+    "pages-of-tiff": (
+        "image_folder",
+        ("cat/0.tif holds 2 images: of such files the first is stored, and all with image.frames=each",),
+        {
+            f"{name}/{n}.tif": animations.save(animations.draw(n, 2), "tiff")
+            for name in ("cat", "dog")
+            for n in range(3)
+        },
+    ),
+    "images-beside-arrays": (
+        "hdf5",
+        ("4 of 4 images that were seen are not read, in new (new/0.jpg)",),
+        images("new/#.jpg") | {"train.h5": hdf5(images=_PIXELS, labels=_COUNT)},
+    ),
+    "boxes-of-one-of-two-folders": (
+        None,
+        ("4 of 8 images that were seen are not read, in images/b (images/b/0.jpg)",),
+        images("images/{a,b}/#.jpg")
+        | {"annotations.xml": f"<annotations>{CVAT}</annotations>".replace('name="', 'name="a/')},
+    ),
+    "classes-of-yolo-with-numbers": (
+        None,
+        ("the names of classes have numbers before them, such as '0: cat'",),
+        images("images/#.jpg") | files_of("labels/#.txt", "0 0.5 0.5 0.2 0.2\n") | {"classes.txt": "0: cat\n1: dog\n"},
+    ),
+    "shards-of-two-runs": (
+        None,
+        ("a-train.tfrecord-00000-of-00001, a-train.tfrecord-00000-of-00002 are of other numbers of shards",),
+        {f"a-train.tfrecord-{shard}": tfrecords() for shard in ("00000-of-00001", "00000-of-00002", "00001-of-00002")},
+    ),
+    "shards-numbered-in-two-ways": (
+        None,
+        ("train-000000.tar, train-0001.tar are numbered in two ways",),
+        {f"train-{number}.tar": _tar("cls") for number in ("0001", "000000")},
+    ),
+    "shards-of-another-writing": (
+        None,
+        ("train_mini.tfrecord may repeat examples of train.tfrecord, by the names",),
+        {f"{name}.tfrecord": tfrecords() for name in ("train", "train_mini")},
+    ),
+    "shards-that-are-missing": (
+        "tfrecord",
+        ("1 of the 2 files of a-train.tfrecord is not there, the first is a-train.tfrecord-00001-of-00002",),
+        {"a-train.tfrecord-00000-of-00002": tfrecords()},
     ),
     "class-far-below-the-others": (
         None,

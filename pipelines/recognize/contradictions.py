@@ -18,6 +18,8 @@ SAME_NAMES = "hold images of the same names"
 _PAGE = "for pairs see docs/recipes/pairs.md"
 _WORD = re.compile(r"[^\W\d_]+")
 _NUMBERS = re.compile(r"(\d+)")
+_TOKENS = re.compile(r"[^\W\d_]+|\d+|[\W_]+")
+_NUMBER_ALONE = re.compile(r"[\W_]*\d+[\W_]*")
 _NUMBER_AFTER = re.compile(r"[_\-. ]+\d+\Z")
 _ENDING = re.compile(r"[_\-. ][^_\-. \d]+\Z")
 _NUM_FOLDERS = 6  # folders of images that are compared
@@ -79,21 +81,25 @@ def numbered_alike(probe: FolderProbe, holder: Folder) -> str:
     held, common = _of_equal_names(every)
     names, but = sorted(common), ""
     if len(held) < len(few) or len(common) < 2 or not _is_counter(common):
-        rests = {_without_constant_numbers(each.stems) for each in every}
-        held, names, but = every, sorted(every[0].stems) if every else [], " but for numbers of each folder"
+        rests = {_without_constants(each) for each in every}
+        held, names, but = every, sorted(every[0].stems) if every else [], " but for what is the same in each folder"
         if len(every) < 2 or len(rests) > 1 or len(names) < 2 or not _say_more_than_a_number(next(iter(rests))):
             return ""
     folders = name_some([posixpath.basename(each.path) for each in held])
     return f"{folders} {SAME_NAMES}{but} ({name_some(names, 2)}), and are taken for classes: {_PAGE}"
 
 
-def _without_constant_numbers(stems: Collection[str]) -> frozenset[str]:
-    """Returns names without the numbers that are the same in all of them: 01_07 and 02_07 become 01_ and 02_."""
-    parts = [*map(_NUMBERS.split, stems)]
-    if len({*map(len, parts)}) > 1:
-        return frozenset(stems)
-    varies = [len({*column}) > 1 for column in zip(*parts)]
-    return frozenset("".join(part for n, part in enumerate(each) if varies[n] or n % 2 == 0) for each in parts)
+def _without_constants(folder: Folder) -> frozenset[str]:
+    """Returns names without the words and numbers that are the same in all, as a_x_1 and b_x_2 become a__1 and b__2.
+
+    Such a word that is the name of the folder is a class, and stays.
+    """
+    parts = [*map(_TOKENS.findall, folder.stems)]
+    if len({*map(len, parts)}) != 1:
+        return folder.stems
+    own = {*_TOKENS.findall(posixpath.basename(folder.path).lower())}
+    stays = [len({*column}) > 1 or not column[0].isalnum() or column[0].lower() in own for column in zip(*parts)]
+    return frozenset("".join(part for part, does in zip(each, stays) if does) for each in parts)
 
 
 def _of_equal_names(folders: Sequence[Folder]) -> tuple[list[Folder], frozenset[str]]:
@@ -121,7 +127,8 @@ def _files_of_an_example(folders: Sequence[Folder]) -> list[str]:
     endings = [{stem.removeprefix(prefix) for stem in each.stems} for prefix, each in zip(own, folders)]
     first = sorted(endings[0])
     are_same = len(first) > 1 and len({*own}) == len(own) and all(each == endings[0] for each in endings)
-    return [] if all(map(str.isdecimal, first)) or not are_same else first  # cat_1 may be in a class cat
+    are_numbers = all(map(_NUMBER_ALONE.fullmatch, first))  # cat_1 and cat (1) may be in a class cat
+    return first if are_same and not are_numbers else []
 
 
 def _longer_names(folders: Sequence[Folder]) -> tuple[Folder, Folder] | None:

@@ -123,6 +123,13 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     first = next(iter(splits[0]))
     doubts += filter(None, [contradictions.aligned(probe, root, first)])
     inner = probe.look(looked[0].below(first))
+    below = inner
+    while not below.images and below.folders:  # site/train/ROIs/{image,mask}
+        names = below.folders
+        if any(map(name_signs.is_part, names)) or name_signs.are_parts(names) or contradictions.aligned(probe, below):
+            doubts.append(f"{below.path} has folders for the parts of an example ({name_some(names)})")
+            break
+        below = probe.look(below.below(below.folders[0]))
     if not inner.images and len(inner.folders) > 1:  # canon/train/cat/x.jpg
         doubts.append(
             f"the images are in the folders {name_some(inner.folders)} of {inner.path}: for these as the classes set "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from imagebeam import errors, plural
@@ -27,6 +27,8 @@ _NUM_LINES = 500  # of a list whose last line may be cut short
 _NUM_FOLDERS = 6  # folders of images that are compared
 OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
 _DEEPEST, _NUM_LOOKED = 12, 8  # levels of folders above the first images, and folders of one
+_MAY_HOLD_SEVERAL = (".tif", ".tiff", ".gif", ".webp")
+_NUM_READ, _MAX_READ = 3, 8 << 20  # such files that are read, and bytes of one
 _NUM_PICTURES = 20  # images beside containers that may be there for people
 
 
@@ -48,8 +50,11 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
     seen = _divide(probe, finding, reading)
     images = [*_images(probe, finding, reading, seen), *_without_files(probe, reading, seen)]
     if reading.num_pictures:
-        doubts = tuple(each.text for each in (*images, *_deeper(probe, reading)) if each.is_doubt)
-        return LeftOut(doubts, (*unread_files.rest(seen, (), " ".join((_said_by(finding), *doubts))),))
+        lines = [*images, *_deeper(probe, reading)]
+        doubts = tuple(each.text for each in lines if each.is_doubt)
+        notes = [each.text for each in lines if not each.is_doubt]
+        notes += unread_files.rest(seen, (), " ".join((_said_by(finding), *doubts)))
+        return LeftOut(doubts, tuple(notes))
     lines = [*images, *_lines(probe, finding, reading, seen)]
     said = _said_by(finding)
     lines = [each for each in lines if each.names_splits or not each.paths or any(p not in said for p in each.paths)]
@@ -67,6 +72,7 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
         notes += _beside_lists(probe, reading, [*lists.values()], [path for each in of_splits for path in each.paths])
     if finding.reads_images_alone:
         notes += _named_as_masks(seen.read)
+    notes += _of_several_images(probe, reading, seen)
     notes += unread_files.rest(seen, {path for each in lines for path in each.paths}, said)
     elsewhere = tuple(each.text for each in images if each.is_doubt)
     return LeftOut(doubts, tuple(notes), elsewhere, lists)
@@ -213,7 +219,9 @@ def _images(probe: FolderProbe, finding: Finding, reading: _Reading, seen: Seen)
     Images of tests may be left out, and a reading of images alone says by itself which ones below its input it does.
     """
     held = [(each, bool(read.images)) for each, read in zip(seen.images, seen.read) if each.images]
-    masks = [folder for folder, _ in held if mask_folders.are_masks(folder.path)]
+    own = {posixpath.basename(each.path) for each in seen.read if each.images}  # rgb has images, or masks in colors
+    shown = [f for f, _ in held if posixpath.basename(f.path) not in own and mask_folders.is_for_people(f.path)]
+    masks = [folder for folder, _ in held if folder in shown or name_signs.MASKS.search(folder.path)]
     others = [(folder, is_beside) for folder, is_beside in held if folder not in masks]
     # images of tests often have no annotations, and one beside an image that is read may be a preview of it
     guessed = tuple(posixpath.join(reading.above, each, "") for each in reading.reads.guessed)
@@ -329,10 +337,20 @@ def _named_as_masks(folders: Sequence[Folder]) -> Iterator[str]:
         )
 
 
+def _of_several_images(probe: FolderProbe, reading: _Reading, seen: Seen) -> Iterator[str]:
+    """Yields a note if one of a few files holds several images, of which the first alone is stored."""
+    sizes = {folder.below(name): folder.files[name] for folder in seen.read for name in folder.images}
+    paths = sorted(path for path in sizes if path.lower().endswith(_MAY_HOLD_SEVERAL) and sizes[path] < _MAX_READ)
+    for path in folder_probe.spread(paths, _NUM_READ)[:_NUM_READ] if reading.config.image.frames == "first" else ():
+        if (count := probe.num_frames(path, sizes[path])) > 1:
+            yield f"{path} holds {count:,} images: of such files the first is stored, and all with image.frames=each"
+            return
+
+
 def _classes_of_masked(paths: Sequence[str]) -> Iterator[Line]:
     """Yields a line if images with masks are in folders that may be classes, for which no setting is."""
     levels = 1
-    while len({posixpath.basename(path) for path in paths}) == 1 and len({*paths}) > 1:  # as of cat/images, dog/images
+    while len({*paths}) > 1 and _name_no_classes({*map(posixpath.basename, paths)}):  # as of cat/images, cat/train
         paths, levels = [posixpath.dirname(path) for path in paths], levels + 1
     names = [name for name in map(posixpath.basename, paths) if name and folder_probe.split_meant(name) is None]
     if len({*names}) > 1:
@@ -341,6 +359,10 @@ def _classes_of_masked(paths: Sequence[str]) -> Iterator[Line]:
             f"classes, set source.pattern='(?:.*/)?(?P<label>[^/]+){'/[^/]+' * levels}' and "
             "label={by: column, column: label}"
         )
+
+
+def _name_no_classes(names: Set[str]) -> bool:
+    return len(names) == 1 or None not in {*map(folder_probe.split_meant, names)}
 
 
 def _is_of_test(path: str) -> bool:
@@ -369,6 +391,7 @@ def _lines(probe: FolderProbe, finding: Finding, reading: _Reading, seen: Seen) 
     if not reading.has_splits:
         yield from naming_files.lists_of_folders(probe, seen)
         yield from naming_files.mixed_splits(probe) if is_paired and reading.config.split.by == "hash" else ()
+        yield from naming_files.splits_in_names(seen) if reading.config.split.by == "hash" else ()
     if finding.reads_images_alone:
         yield from naming_files.files_above(probe, seen)
     yield from unread_files.workbooks(seen)

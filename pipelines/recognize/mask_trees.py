@@ -39,7 +39,8 @@ class _Pair(NamedTuple):
     images: Folder
     masks: Folder
     extension: str  # of masks, as spelt
-    cut: str  # from the end of an image's name
+    start: str  # cut from the beginning of an image's name
+    cut: str  # from its end
     affixes: tuple[tuple[str, str], ...]  # before and after the rest of it in the names of its masks
 
 
@@ -52,7 +53,11 @@ def find(probe: FolderProbe, at: str) -> Iterator[Finding]:
         if place is not None and (pair := _pair_of(images, masks)) is not None:
             groups[place].append(pair)
     plain = [place for place in groups if not mask_folders.is_for_people(place.mask)]
-    best = max(plain, key=lambda place: (len(groups[place]), -place.mask.count("/")), default=None)
+
+    def rank(place: _Place) -> tuple[int, bool, int]:
+        return len(groups[place]), name_signs.IMAGES.search(place.image) is not None, -place.mask.count("/")
+
+    best = max(plain, key=rank, default=None)
     if best is None:
         return
     pairs = [each for each in groups[best] if each[2:] == groups[best][0][2:]]
@@ -120,17 +125,18 @@ def _pair_of(images: Folder, masks: Folder) -> _Pair | None:
         return None
     known = {posixpath.splitext(name)[0] for name in masks.files if name.endswith(usual[0])}
     stems = sorted(images.stems)
-    for cut in _shared_endings(stems):
-        if affixes := _affixes([stem.removesuffix(cut) for stem in stems], known):
-            return _Pair(images, masks, usual[0], cut, tuple(affixes))
+    endings = [each[::-1] for each in _shared_beginnings([stem[::-1] for stem in stems])]
+    for start, cut in (*(("", each) for each in endings), *((each, "") for each in _shared_beginnings(stems)[1:])):
+        if affixes := _affixes([stem.removeprefix(start).removesuffix(cut) for stem in stems], known):
+            return _Pair(images, masks, usual[0], start, cut, tuple(affixes))
     return None
 
 
-def _shared_endings(stems: Sequence[str]) -> list[str]:
-    """Returns what all names end in from a mark on, first nothing and then the shortest: `_leftImg8bit`."""
-    first, *_, last = sorted(stem[::-1] for stem in (*stems, stems[0]))
-    shared = first[: _num_equal(first, last)][::-1] if len(stems) > 1 else ""
-    return ["", *(shared[place:] for place in reversed(range(len(shared))) if shared[place] in _MARKS)]
+def _shared_beginnings(stems: Sequence[str]) -> list[str]:
+    """Returns what all names begin with up to a mark, first nothing and then the shortest: `img_`."""
+    first, *_, last = sorted((*stems, stems[0]))
+    shared = first[: _num_equal(first, last)] if len(stems) > 1 else ""
+    return ["", *(shared[: place + 1] for place in range(len(shared)) if shared[place] in _MARKS)]
 
 
 def _affixes(names: Sequence[str], known: Set[str]) -> list[tuple[str, str]]:
@@ -177,7 +183,7 @@ def _finding_of(
     more = f" and {plural.count(len(pairs) - 1, 'other folder')}" if len(pairs) > 1 else ""
     own, others = (f"{folder.path}/".removeprefix(f"{at}/")[:-1] for folder in (first.images, first.masks))
     return mask_folders.finding_of_masks(
-        rf"{'/'.join(image)}/(?P<name>[^/]*){re.escape(first.cut)}\.{kinds}",
+        rf"{'/'.join(image)}/{re.escape(first.start)}(?P<name>[^/]*){re.escape(first.cut)}\.{kinds}",
         rf"{'/'.join(mask)}/{affix[0]}\g<name>{affix[1]}{first.extension}",
         splits,
         f"a {first.extension.lower()} file for each image: {others} for {own}{more}",

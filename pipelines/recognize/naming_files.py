@@ -30,6 +30,7 @@ _FURTHER_DATA = (*_DATA, ".npy", ".h5", ".hdf5", ".pkl", ".pickle", ".db", ".sql
 _OF_IMAGES = (".xml", ".txt", ".json")  # files of one image each
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',:;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
 # Names in a table that no number of another kind equals.
+_FIRST_WORD = re.compile(r"[^\W\d_]+")
 _IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d([_\-.]?\d){4,}")
 _LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing
 LISTS, _NUM_LISTS = (".txt", ".lst", ".list", ".csv"), 24
@@ -247,6 +248,19 @@ def mixed_splits(probe: FolderProbe) -> Iterator[Line]:
             )
             yield Line(text, is_doubt=True)
             return
+
+
+def splits_in_names(seen: Seen) -> Iterator[Line]:
+    """Yields a line if nearly all images that are read begin with names of splits, of which there are several."""
+    words = [_FIRST_WORD.match(stem) for folder in seen.read for stem in folder.stems]
+    found = [word[0].lower() for word in words if word and word[0].lower() in name_signs.SPLIT_OF_WORD]
+    if len({*map(name_signs.SPLIT_OF_WORD.get, found)}) > 1 and len(found) >= folder_probe.NEARLY_ALL * len(words):
+        names = name_some(sorted({*found}))
+        yield Line(
+            f"the names of images begin with those of splits ({names}), and all would be divided by hash: "
+            f"{_SPLITS_IN_TABLE}",
+            is_doubt=True,
+        )
 
 
 def lists_of_folders(probe: FolderProbe, seen: Seen) -> Iterator[Line]:

@@ -24,7 +24,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.packed import packed_file, unpacked_content
-from imagebeam.transforms.sources import containers, files, folder_probe, image_source, table_rows
+from imagebeam.transforms.sources import containers, files, folder_probe, image_source, shard_names, table_rows
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
 STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
@@ -92,6 +92,8 @@ class Tar(base_format.Format):
                     "nothing names labels: if the folders in the tar are classes, unpack it, and plan the folder",
                 )
             doubts += (further,) if is_unsure else ()
+            notes += (*shard_names.missing(names),)
+            doubts += (*shard_names.repeated(names),)
             yield Finding("webdataset", evidence, settings, notes, doubts=doubts)
             return
 

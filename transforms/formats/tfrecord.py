@@ -13,7 +13,7 @@ from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_formats, structure
 from imagebeam.transforms.packed import packed_file, unpacked_content
-from imagebeam.transforms.sources import containers, folder_probe, image_source, table_rows
+from imagebeam.transforms.sources import containers, folder_probe, image_source, shard_names, table_rows
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
 _RECORD = re.compile(r"\.records?$", re.IGNORECASE)
@@ -72,7 +72,7 @@ class Tfrecord(base_format.Format):
             settings: dict[str, Any] = {}
             where = probe.uri(folder.path)
             command = plural.shell_command(["imagebeam", "index", where])
-            notes = (f"to read these files where they are, without writing others: {command}",)
+            notes = [f"to read these files where they are, without writing others: {command}"]
             image = next((key for key in _IMAGE_KEYS if key in keys), None)
             label = next((key for key in _LABEL_KEYS if key in keys), None)
             if keys:
@@ -95,7 +95,9 @@ class Tfrecord(base_format.Format):
                 doubts = ("no feature of the first record is known to hold images", *doubts)
             elif doubt := _doubt_on_image(image, keys[image]):
                 doubts = (doubt, *doubts)
-            yield Finding("tfrecord", evidence, settings | of_splits, notes, doubts=doubts)
+            notes += shard_names.missing(names)
+            doubts += (*shard_names.repeated(names),)
+            yield Finding("tfrecord", evidence, settings | of_splits, tuple(notes), doubts=doubts)
 
 
 def _is_of_test(name: str) -> bool:

@@ -216,12 +216,21 @@ def _with_notes(probe: folder_probe.FolderProbe, at: str, finding: Finding, head
     )
     doubts += judged.doubts
     notes += judged.notes
+    listed = next((probe.head(path) for path in map(root.below, _CLASS_FILES) if probe.holds(path)), b"")
+    names = [line.strip() for line in listed.splitlines() if line.strip()]
+    if names and all(map(_NUMBERED_NAME.match, names)):
+        shown = names[0].decode("utf-8", "replace")
+        doubts.append(
+            f"the names of classes have numbers before them, such as {shown!r}: leave one name alone on each line, in "
+            "the order of the ids"
+        )
     named = {name for folder in folder_probe.split_places(probe, at) for name in folder.files}
     if b"names:" not in data and {"obj.names", *_BESIDE_IMAGES}.isdisjoint(named):
         notes.append("if no file here names the classes, list them in source.yolo.classes, such as [cat, dog]")
     return dataclasses.replace(finding, notes=tuple(notes), doubts=tuple(doubts))
 
 
+_NUMBERED_NAME = re.compile(rb"\d+\s*[:=.,)\s]\s*\S")
 _BOX_FIELDS, _OBB_FIELDS = 5, 9  # class and a box, or four points
 
 

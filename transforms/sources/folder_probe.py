@@ -191,11 +191,18 @@ class FolderProbe:
 
     def image_size(self, path: str) -> tuple[int, int] | None:
         """Returns the width and height of an image; None if its beginning does not state them."""
+        return self._open_image(path, HEAD_BYTES, lambda image: image.size)
+
+    def num_frames(self, path: str, size: int) -> int:
+        """Returns the number of images in a file of `size` bytes, which is read whole; 1 if it cannot be read."""
+        return self._open_image(path, size, lambda image: getattr(image, "n_frames", 1)) or 1
+
+    def _open_image(self, path: str, num_bytes: int, look: Callable[[Any], _T]) -> _T | None:
         from PIL import Image
 
         try:
-            with Image.open(io.BytesIO(self.head(path))) as image:
-                return image.size
+            with Image.open(io.BytesIO(self.head(path, num_bytes))) as image:
+                return look(image)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             return None
 

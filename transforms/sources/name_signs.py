@@ -82,7 +82,8 @@ _ROLES = _any_of(
     *ALIGNED,
     r"list|x\d|normal|reference|distorted|disp(arity)?|augmented\w*|real|mean|noise\d*|blur(red|ry)?|sharp",
     r"bw|gr[ae]y(scale)?|colou?r|hazy|clear|rain(y)?|norain|foggy|gallery|probes?|quer(y|ies)|bounding_box_\w+",
-    r"trans(mission)?|expert_?\w|degraded|restored|processed|edited|final|full|small|medium|large|label+ed",
+    r"(full|half|quarter|low|high)_dose|short|long|fg|bg|(fore|back)ground|alpha|source|(low|high)[_-]?res\w*",
+    r"he|ihc|trans(mission)?|expert_?\w|degraded|restored|processed|edited|final|full|small|medium|large|label+ed",
     r"n?ir|infra-?red|vis?(ible|ual)?|thermal|opt(ical)?|sar|t1\w*|t2\w*|flair|dwi|adc|ct|mri?|pet",
     r"(cam(era)?|view)?[_ -]?(left|right|front|back|rear|top|bottom|side)([_ -](left|right))?",
 )
@@ -99,9 +100,9 @@ _PARTS = _any_of(
 )
 # It is one of several parts by device, person or date. Two of them are enough to be no classes.
 _PLACES = _any_of(
-    r"(cam(era)?|fold|split|view|session|batch|(data)?set|scene|chunk|shard|images?|imgs?)[_ -]?\d+|\d+x\d+(px)?",
-    r"(cam(era)?|view|session|(data)?set)[_ -]?[a-d]|v(ersion)?[_ -]?\d+(\.\d+)*",
-    r"(19|20)\d\d([-_.]?(0[1-9]|1[0-2])([-_.]?\d\d)?)?",
+    r"(cam(era)?|fold|split|view|session|batch|(data|sub)?set|scene|chunk|shard|images?|imgs?)[_ -]?\d+|\d+x\d+(px)?",
+    r"(cam(era)?|view|session|(data|sub)?set)[_ -]?[a-d]|(v(ersion)?|vol(ume)?|phase|dis[ck])[_ -]?\d+(\.\d+)*",
+    r"(19|20)\d\d([-_.]?(0[1-9]|1[0-2])([-_.]?\d\d)?)?|(19|20)\d\d[-_.]?(0[1-9]|1[0-2])[-_.]?[0-3]\d[-_. ].*",
     r"1\d\d[a-z_]{5}",  # 100CANON, as cameras name them
 )
 # What a camera or program counts: nothing before such a number is a class.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
+from imagebeam.transforms.formats import box_signs
 from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.formats.annotations.syntax import Region, Row
 from imagebeam.transforms.sources import folder_probe
@@ -146,6 +148,9 @@ _OF_MOT = (
 )
 
 
+_SIDES = re.compile(rb"(imWidth|imHeight)\s*=\s*(\d+)")
+
+
 class Mot(syntax.Syntax):
     """The MOT challenge's gt.txt: a line `frame,id,left,top,width,height,flag,class,visibility` for each box.
 
@@ -175,6 +180,17 @@ class Mot(syntax.Syntax):
             is_split = folder.path != at and folder_probe.split_meant(posixpath.basename(folder.path)) is not None
             inner = [probe.look(folder.below(name)) for name in folder.folders[:most]] if is_split else []
             yield from (probe.look(each.below("gt")) for each in (folder, *inner) if "gt" in each.folders)
+
+    def doubt_on_sizes(
+        self, probe: folder_probe.FolderProbe, folder: folder_probe.Folder, sizes: Mapping[str, box_signs.Size | None]
+    ) -> str:
+        path = posixpath.join(posixpath.dirname(folder.path), "seqinfo.ini")
+        stated = dict(_SIDES.findall(probe.head(path) if probe.holds(path) else b""))
+        meant = int(stated.get(b"imWidth", 0)), int(stated.get(b"imHeight", 0))
+        if all(meant) and (other := next((size for size in sizes.values() if size not in (None, meant)), None)):
+            seen, said = (" x ".join(map(str, each)) for each in (other, meant))
+            return f"frames are of {seen} pixels, and {path} says {said}: are the boxes of frames of that size?"
+        return ""
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         for number, line in syntax.lines_of(file):

@@ -195,7 +195,10 @@ def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
             doubts.append(f"{file.path}: {of_splits}")
         if question := syntax.question(heads[-1]):
             doubts.append(f"{file.path}: {question}")
-        boxes = [*syntax.boxes_in(heads[-1], _sizes_of(probe, folder, template, file.names))]
+        sizes = _sizes_of(probe, folder, template, file.names)
+        if doubt := syntax.doubt_on_sizes(probe, file.folder, sizes):
+            doubts.append(doubt)
+        boxes = [*syntax.boxes_in(heads[-1], sizes)]
         judged = box_signs.judge(boxes, syntax.BOXES, _OPTION)
         doubts += [each for each in judged.doubts if not question]
         notes += judged.notes
@@ -255,7 +258,9 @@ def _sizes_of(
     probe: FolderProbe, folder: Folder, template: str, names: Sequence[str]
 ) -> dict[str, tuple[int, int] | None]:
     """Returns width and height of the first images of a file, by name; without those that cannot be read."""
-    paths = {name: folder.below(template.format(name=name)) for name in names[:_NUM_SIZES]}
+    numbered = {stem.lstrip("0"): name for name in folder.images if (stem := posixpath.splitext(name)[0]).isdecimal()}
+    named = {name: numbered.get(name) or template.format(name=name) for name in names[:_NUM_SIZES]}
+    paths = {name: folder.below(path) for name, path in named.items()}
     return {name: probe.image_size(path) for name, path in paths.items() if probe.holds(path)}
 
 

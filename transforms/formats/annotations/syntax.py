@@ -197,6 +197,12 @@ class Syntax(abc.ABC):
                 written = box_signs.as_written((xmin, ymin, xmax, ymax), self.BOXES)
                 yield written, box_signs.SHARES if self.SHARES else of_image
 
+    def doubt_on_sizes(
+        self, probe: folder_probe.FolderProbe, folder: folder_probe.Folder, sizes: Mapping[str, box_signs.Size | None]
+    ) -> str:
+        """Returns a doubt if a file beside the annotations in `folder` says other sizes of the images; "" if not."""
+        return ""
+
     def has_other_shape(self, row: Row) -> bool:
         """Returns whether the object of a row is of a shape that is not stored."""
         try:

@@ -23,8 +23,16 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns, pages
 from imagebeam.transforms.packed import packed_file, parquet_content, unpacked_content
-from imagebeam.transforms.sources import containers, folder_probe, image_source, input_places, name_signs, table_rows
-from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, and_list, name_some
+from imagebeam.transforms.sources import (
+    containers,
+    folder_probe,
+    image_source,
+    input_places,
+    name_signs,
+    shard_names,
+    table_rows,
+)
+from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
 _TAIL_BYTES = 8  # length of the footer, and the magic number
@@ -124,8 +132,7 @@ class Parquet(base_format.Format):
                     else []
                 )
                 doubts += folder_probe.splits_of_folders(folders, at, "Parquet files")[1]
-                if twice := _twice(names):
-                    doubts.append(f"{and_list(twice)} are the same shard by their names: is one of an older version?")
+                doubts += shard_names.repeated(names)
                 tests = [name for name in names if _is_of_test(name)]
                 if label is not None and (value := _only_value([probe.uri(folder.below(n)) for n in tests], label)):
                     doubts.append(
@@ -171,15 +178,6 @@ def _schema_of(uri: str) -> Any:
             return parquet.schema_arrow
     except (OSError, ValueError, errors.ConfigError):
         return ()
-
-
-def _twice(names: Sequence[str]) -> list[str]:
-    """Returns the first two files that are the same shard of a split by their names, and differ in what follows."""
-    shards: dict[tuple[str | Any, ...], list[str]] = {}
-    for name in names:
-        if match := _OF.fullmatch(posixpath.splitext(name)[0]):
-            shards.setdefault(match.groups(), []).append(name)
-    return next((several[:2] for several in shards.values() if len(several) > 1), [])
 
 
 def _only_value(uris: Sequence[str], column: str) -> str:
@@ -237,7 +235,7 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
                 layout = self._lay_out(first, parquet)
         except OSError as e:
             raise errors.ConfigError("parquet-unreadable", f"{self.NOUN} {first.uri!r} {_explain(e)}") from e
-        return layout._replace(notes=(*layout.notes, *_notes_on_missing(found)))
+        return layout._replace(notes=(*layout.notes, *shard_names.missing(each.path for each in found)))
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:
         """Yields the rows of one file. Of the other columns it reads only those that are needed."""
@@ -418,23 +416,6 @@ def _split_of(container: containers.Container) -> str | None:
         above = folders or container.uri.split("/")[:-1]
         return above[-1] if above else None
     return None
-
-
-def _notes_on_missing(found: Sequence[containers.Container]) -> Iterator[str]:
-    """Yields a note for each series of files whose names say that there are more."""
-    series: dict[tuple[str, int], set[int]] = {}
-    for container in found:
-        folder, name = posixpath.split(container.path)
-        if match := _OF.fullmatch(name.rpartition(".")[0]):
-            key = posixpath.join(folder, match["split"]), int(match["total"])
-            series.setdefault(key, set()).add(int(match["number"]))
-    for (name, total), numbers in series.items():
-        if missing := sorted(set(range(total)) - numbers):
-            are = "is" if len(missing) == 1 else "are"
-            yield (
-                f"{len(missing):,} of the {plural.count(total, 'file')} of {name} {are} not there, the first "
-                f"is {name}-{missing[0]:05d}-of-{total:05d}; fetch them for the whole data set"
-            )
 
 
 def _check_ends(container: containers.Container) -> None:

@@ -203,6 +203,14 @@ def test_empty_class_rejects_the_image_where_a_column_has_the_classes(tmp_path: 
                 assert len(read(source, ref)["image/object/class/text"]) == (ref.key == "0.jpg")
 
 
+def test_frames_of_mot_of_another_size_than_the_boxes_are_asked_about(tmp_path: pathlib.Path) -> None:
+    SETS["mot"].write(tmp_path)
+    assert recognize_folder.recognize(str(tmp_path)).sure is not None
+    put(tmp_path / "train/MOT17-02/seqinfo.ini", "[Sequence]\nimWidth=1920\nimHeight=1080\n")
+    found = recognize_folder.recognize(str(tmp_path))
+    assert found.sure is None and "seqinfo.ini says 1920 x 1080" in found.candidates[0].doubts[0]
+
+
 def test_labels_beside_the_boxes_of_mot_name_their_classes(tmp_path: pathlib.Path) -> None:
     """Each sequence may have its own; a class beyond them keeps its number."""
     SETS["mot"].write(tmp_path)
