@@ -79,14 +79,20 @@ def numbered_alike(probe: FolderProbe, holder: Folder) -> str:
     few = holder.folders if len(holder.folders) <= _NUM_FOLDERS else ()
     every = [each for each in map(probe.look, map(holder.below, few)) if each.images and each.is_whole]
     held, common = _of_equal_names(every)
-    names, but = sorted(common), ""
-    if len(held) < len(few) or len(common) < 2 or not _is_counter(common):
-        rests = {_without_constants(each) for each in every}
-        held, names, but = every, sorted(every[0].stems) if every else [], " but for what is the same in each folder"
-        if len(every) < 2 or len(rests) > 1 or len(names) < 2 or not _say_more_than_a_number(next(iter(rests))):
-            return ""
-    folders = name_some([posixpath.basename(each.path) for each in held])
-    return f"{folders} {SAME_NAMES}{but} ({name_some(names, 2)}), and are taken for classes: {_PAGE}"
+    are_equal = len(held) == len(few) and len(common) > 1 and _is_counter(common)
+    if not are_equal and not _differ_in_constants(every):
+        return ""
+    folders = name_some([posixpath.basename(each.path) for each in every])
+    but, names = ("", common) if are_equal else (" but for what is the same in each folder", every[0].stems)
+    return f"{folders} {SAME_NAMES}{but} ({name_some(sorted(names), 2)}), and are taken for classes: {_PAGE}"
+
+
+def _differ_in_constants(folders: Sequence[Folder]) -> bool:
+    """Returns whether images in several folders have the same names but for what is the same in each folder."""
+    names = {_without_constants(each) for each in folders}
+    return (
+        len(folders) > 1 and len(names) == 1 and all(len(each) > 1 and _say_more_than_a_number(each) for each in names)
+    )
 
 
 def _without_constants(folder: Folder) -> frozenset[str]:

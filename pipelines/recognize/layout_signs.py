@@ -123,19 +123,22 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     first = next(iter(splits[0]))
     doubts += filter(None, [contradictions.aligned(probe, root, first)])
     inner = probe.look(looked[0].below(first))
-    below = inner
-    while not below.images and below.folders:  # site/train/ROIs/{image,mask}
-        names = below.folders
-        if any(map(name_signs.is_part, names)) or name_signs.are_parts(names) or contradictions.aligned(probe, below):
-            doubts.append(f"{below.path} has folders for the parts of an example ({name_some(names)})")
-            break
-        below = probe.look(below.below(below.folders[0]))
+    doubts += _parts_below(probe, inner)
     if not inner.images and len(inner.folders) > 1:  # canon/train/cat/x.jpg
         doubts.append(
             f"the images are in the folders {name_some(inner.folders)} of {inner.path}: for these as the classes set "
             "source.pattern='[^/]+/(?P<split>[^/]+)/(?P<label>[^/]+)/.*'"
         )
     yield Finding("image_folder", evidence, settings, doubts=tuple(doubts), reads_images_alone=True)
+
+
+def _parts_below(probe: FolderProbe, folder: Folder) -> Iterator[str]:
+    """Yields a doubt if folders anywhere above the images are for the parts of an example: ROIs/{image,mask}."""
+    while not folder.images and (names := folder.folders):
+        if any(map(name_signs.is_part, names)) or name_signs.are_parts(names) or contradictions.aligned(probe, folder):
+            yield f"{folder.path} has folders for the parts of an example ({name_some(names)})"
+            return
+        folder = probe.look(folder.below(names[0]))
 
 
 def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
