@@ -308,6 +308,12 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         images("core/PNG/#.jpg", numbers=range(8))
         | {f"core/COCO/{split}.json": coco_json(numbers) for split, numbers in _HALVES.items()},
     ),
+    "coco-in-folders-of-any-names": (
+        "coco",
+        8,
+        images("pic/#.jpg", numbers=range(8))
+        | {f"own_ANN/instances_{split}.json": coco_json(numbers) for split, numbers in _HALVES.items()},
+    ),
     "coco": (
         "coco",
         8,

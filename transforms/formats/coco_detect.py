@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam.transforms.formats import coco_heads
@@ -185,14 +185,19 @@ def _holders(probe: FolderProbe, at: str) -> list[Folder]:
 
 
 def _files_in(probe: FolderProbe, at: str) -> list[_File]:
-    found = []
-    for holder in _holders(probe, at):
+    """Returns the files of COCO in the usual folders, or else in any of the first ones."""
+    root, usual = probe.look(at), _holders(probe, at)
+    others = map(probe.look, map(root.below, root.folders[:_NUM_FOLDERS]))
+    return [*_files_of(probe, usual)] or [*_files_of(probe, (each for each in others if each not in usual))]
+
+
+def _files_of(probe: FolderProbe, holders: Iterable[Folder]) -> Iterator[_File]:
+    for holder in holders:
         for name in holder.ending(".json"):
             head = probe.head(holder.below(name))
             shape = folder_probe.shape_of_json(head)
             if _is_coco(shape, is_whole=len(head) < HEAD_BYTES):
-                found.append(_File(holder, name, _preset_of(name, shape), shape["images"]["file_name"]))
-    return found
+                yield _File(holder, name, _preset_of(name, shape), shape["images"]["file_name"])
 
 
 def _find_places(
