@@ -85,7 +85,11 @@ def test_set_is_recognized_and_plans_like_its_options(tmp_path: pathlib.Path, na
     found = recognize_folder.recognize(str(tmp_path))
     first = found.candidates[0]
     assert (first.preset, first.settings) == ("annotations", {"source.annotations.syntax": case.syntax})
-    asks = {"open_images": "names 6 of 8 images", "severstal": "source.annotations.unnamed=keep"}
+    asks = {
+        "open_images": "names 6 of 8 images",
+        "severstal": "source.annotations.unnamed=keep",
+        "wider_face": "1 of 9 images that were seen are not read",
+    }
     assert (found.sure is None) == (name in asks)
     assert not found.remarks
     is_of_many = annotations.SYNTAXES[case.syntax].FOLDERS is None
