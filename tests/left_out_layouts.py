@@ -1129,6 +1129,12 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("1 of the 2 files of a-train.tfrecord is not there, the first is a-train.tfrecord-00001-of-00002",),
         {"a-train.tfrecord-00000-of-00002": tfrecords()},
     ),
+    "flags-with-two-negatives": (
+        None,
+        ("a, b hold 1, 0 and -1, and only 1 is taken for the class",),
+        images("#.jpg", numbers=_N)
+        | {"t.csv": rows("image,a,b,c", "{n}.jpg,{0},{1},{2}", (1, 0, -1), (0, -1, 1), (0, 1))},
+    ),
     "class-far-below-the-others": (
         None,
         ("images further down in owl would be of a class of this name",),

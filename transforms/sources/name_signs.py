@@ -95,7 +95,8 @@ _PARTS = _any_of(
     r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+",
     r"imagesets|meta([ _-]?(data|info\w*))?s?|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed",
     r"gt\w*|thumb(nail)?s?|assets|figures|screenshots|static|results?|outputs?|plots|@eadir|__macosx|rejected",
-    r"[_$].*|venv|node_modules|wandb|mlruns|lightning_logs|checkpoints?",
+    r"[_$].*|unsorted|to[ _-]?(check|do|sort|review|label)|(needs?[ _-])?review",
+    r"venv|node_modules|wandb|mlruns|lightning_logs|checkpoints?",
     r"\w+_(results?|outputs?|predictions?)|\d+\. .*(images|ground ?truths?)|predict(ions?)?|inference|hold-?out",
 )
 # It is one of several parts by device, person or date. Two of them are enough to be no classes.

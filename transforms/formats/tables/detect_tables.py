@@ -265,6 +265,11 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     if (len(flags) >= 3 and len(flags) >= len(others) / 2) or 1 < len(flags) == len(others):
         settings["label"] = {"by": "columns", "columns": flags}
         text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
+        if unsure := [name for name in flags if label_columns.has_two_negatives(table, name)]:
+            doubts.append(
+                f"{name_some(unsure)} hold 1, 0 and -1, and only 1 is taken for the class: is 0 or -1 unknown? Then "
+                "leave such rows out, or take each column by columns={NAME: {type: int}}"
+            )
         if _is_constant([value for name in flags for value in table.values(name)]):
             doubts.append(f"{name_some(flags)} {_PLACEHOLDERS}")
         notes = ("each column of 0 and 1 is a class", *label_columns.not_stored(others, flags))

@@ -176,7 +176,12 @@ def is_flag(table: table_heads.Table, name: str) -> bool:
     if may_be_splits(table, [name]):
         return False
     values = {*table.values(name)}
-    return bool(values) and values <= {"0", "1", "-1", "0.0", "1.0"}
+    return bool(values) and values <= {"0", "1", "-1", "0.0", "1.0", "-1.0"}
+
+
+def has_two_negatives(table: table_heads.Table, name: str) -> bool:
+    """Returns whether a column of flags holds -1 and 0, one of which may be unknown."""
+    return {"-1", "0"} <= {value.removesuffix(".0") for value in table.values(name)}
 
 
 def is_prose(table: table_heads.Table, name: str) -> bool:
