@@ -1135,6 +1135,11 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         images("#.jpg", numbers=_N)
         | {"t.csv": rows("image,a,b,c", "{n}.jpg,{0},{1},{2}", (1, 0, -1), (0, -1, 1), (0, 1))},
     ),
+    "parquet-of-a-delta-table": (
+        None,
+        ("the files are those of a Delta table, and _delta_log",),
+        {"part-0.parquet": parquet({"image": [{"bytes": b"x"}]}), "_delta_log/0.json": "{}"},
+    ),
     "class-far-below-the-others": (
         None,
         ("images further down in owl would be of a class of this name",),

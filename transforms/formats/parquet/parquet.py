@@ -133,6 +133,11 @@ class Parquet(base_format.Format):
                 )
                 doubts += folder_probe.splits_of_folders(folders, at, "Parquet files")[1]
                 doubts += shard_names.repeated(names)
+                if "_delta_log" in folder.folders:
+                    doubts.append(
+                        "the files are those of a Delta table, and _delta_log, which says whose rows were deleted, is "
+                        "not read: write its current rows to Parquet first"
+                    )
                 tests = [name for name in names if _is_of_test(name)]
                 if label is not None and (value := _only_value([probe.uri(folder.below(n)) for n in tests], label)):
                     doubts.append(

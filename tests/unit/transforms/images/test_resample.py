@@ -50,11 +50,11 @@ def test_pixels_are_those_of_pillow_up_to_rounding(
     found = resample.resize(picture, size, name)
     assert (found.mode, found.size) == (mode, size)
     # Both round and clip between the two sides, which C does in the other order: more where a filter overshoots.
-    difference = np.abs(np.asarray(found).astype(int) - by_pillow(picture, size, name)).mean()
+    differences = np.abs(np.asarray(found).astype(int) - by_pillow(picture, size, name))
     if name in ("area", "bilinear"):
-        assert difference < 0.8
+        assert differences.mean() < 0.8 or differences.max() == 1  # one in the only pixel is rounding, too
     elif not is_extreme and min(*picture.size, *size) > 8:
-        assert difference < 3
+        assert differences.mean() < 3
     data = resample.resize_bytes(picture.tobytes(), (height, width, _CHANNELS[mode]), size, name)
     assert data == found.tobytes()
 
