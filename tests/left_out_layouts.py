@@ -1140,6 +1140,18 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("the files are those of a Delta table, and _delta_log",),
         {"part-0.parquet": parquet({"image": [{"bytes": b"x"}]}), "_delta_log/0.json": "{}"},
     ),
+    "annotations-of-a-test-without-objects": (
+        None,
+        ("the files for the images of test/images name no object",),
+        images("{train,test}/images/#.png")
+        | files_of("train/annfiles/#.txt", "1 1 5 1 5 5 1 5 ship 0\n")
+        | files_of("test/annfiles/#.txt", ""),
+    ),
+    "pairs-of-names-with-the-folder-at-the-end": (
+        "image_folder",
+        ("BF, DAPI hold images of the same names but for what is the same in each folder (well_0_BF, well_1_BF",),
+        images("BF/well_#_BF.png", "DAPI/well_#_DAPI.png"),
+    ),
     "class-far-below-the-others": (
         None,
         ("images further down in owl would be of a class of this name",),

@@ -88,24 +88,33 @@ def numbered_alike(probe: FolderProbe, holder: Folder) -> str:
 
 
 def _differ_in_constants(folders: Sequence[Folder]) -> bool:
-    """Returns whether images in several folders have the same names but for what is the same in each folder."""
-    names = {_without_constants(each) for each in folders}
-    return (
-        len(folders) > 1 and len(names) == 1 and all(len(each) > 1 and _say_more_than_a_number(each) for each in names)
-    )
+    """Returns whether images in several folders have the same names but for what is the same in each folder.
+
+    Names that are numbers alone without that have it at their end: 1_nir, 1_rgb. Before them it may be a class.
+    """
+    found = [_without_constants(each) for each in folders]
+    names = {each for each, _ in found}
+    if len(found) < 2 or len(names) > 1 or len(found[0][0]) < 2:
+        return False
+    return _say_more_than_a_number(found[0][0]) or any(is_at_end for _, is_at_end in found)
 
 
-def _without_constants(folder: Folder) -> frozenset[str]:
-    """Returns names without the words and numbers that are the same in all, as a_x_1 and b_x_2 become a__1 and b__2.
+def _without_constants(folder: Folder) -> tuple[frozenset[str], bool]:
+    """Returns names without the words and numbers that are the same in all, and whether one of these is at the end.
 
-    Such a word that is the name of the folder is a class, and stays.
+    As a_x_1 and b_x_2 become a__1 and b__2. A word before what differs that is the name of the folder stays.
     """
     parts = [*map(_TOKENS.findall, folder.stems)]
     if len({*map(len, parts)}) != 1:
-        return folder.stems
+        return folder.stems, False
     own = {*_TOKENS.findall(posixpath.basename(folder.path).lower())}
-    stays = [len({*column}) > 1 or not column[0].isalnum() or column[0].lower() in own for column in zip(*parts)]
-    return frozenset("".join(part for part, does in zip(each, stays) if does) for each in parts)
+    columns = [*zip(*parts)]
+    last = max((n for n, column in enumerate(columns) if len({*column}) > 1), default=0)
+    constant = [n for n, (first, *others) in enumerate(columns) if first.isalnum() and {*others} <= {first}]
+    cut = [n for n in constant if n > last or columns[n][0].lower() not in own]
+    end = last + 1 if any(n > last for n in cut) else len(columns)
+    names = ("".join(part for n, part in enumerate(each[:end]) if n not in cut) for each in parts)
+    return frozenset(names), end < len(columns)
 
 
 def _of_equal_names(folders: Sequence[Folder]) -> tuple[list[Folder], frozenset[str]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from imagebeam import plural
 from imagebeam.transforms.formats import box_signs
-from imagebeam.transforms.formats.annotations.syntax import NO_NAME, OtherFormError, Syntax
+from imagebeam.transforms.formats.annotations.syntax import NO_NAME, OtherFormError, Row, Syntax
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, NEARLY_ALL, Folder, FolderProbe, split_meant
 
@@ -62,7 +62,7 @@ def find(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool)
 
 def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool) -> Places | None:
     for images, texts in syntax.FOLDERS or ():
-        found, evidence = [], []
+        found, evidence, empty = [], [], list[Place]()
         num_images = num_paired = 0
         heads, boxes = list[bytes](), list[box_signs.Box]()
         for holder in syntax.holders(probe, at, most):
@@ -73,8 +73,12 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
             names = folder.images if syntax.WHOLE_NAMES else [posixpath.splitext(name)[0] for name in folder.images]
             image_of = {f"{name}{syntax.SUFFIXES[0]}": image for name, image in zip(names, folder.images)}
             paired = [name for name in image_of if name in other.files]
-            if paired and (is_known or _are_of(syntax, probe, other, paired)):
-                found.append(Place(split_meant(holder.path) or "train", folder_probe.prefix_of(folder, at)[:-1]))
+            place = Place(split_meant(holder.path) or "train", folder_probe.prefix_of(folder, at)[:-1])
+            rows = _rows_in(syntax, probe, other, paired)
+            if paired and not is_known and None not in rows and not any(rows):
+                empty.append(place)
+            elif paired and (is_known or None not in rows):
+                found.append(place)
                 num_images, num_paired = num_images + len(names), num_paired + len(paired)
                 for name in folder_probe.spread(paired, _NUM_HEADS)[:_NUM_HEADS]:
                     heads.append(probe.head(other.below(name)))
@@ -85,8 +89,14 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
         if found:
             shown = f"files of {syntax.TITLE} for the images of {folder_probe.name_some(evidence)}"
             doubts: tuple[str, ...] = ()
-            if num_paired < NEARLY_ALL * num_images:
+            if empty:
+                where = folder_probe.name_some([each.images or "the folder" for each in empty])
                 doubts = (
+                    f"the files for the images of {where} name no object: if nobody has labelled these, leave their "
+                    f"folder out of {_OPTION}.images",
+                )
+            if num_paired < NEARLY_ALL * num_images:
+                doubts += (
                     f"{num_paired:,} of {plural.count(num_images, 'image')} have one: the others are skipped; "
                     "source.annotations.without_annotations=keep takes them as images without objects",
                 )
@@ -98,7 +108,7 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
             judged = box_signs.judge(boxes, syntax.BOXES, _OPTION)
             doubts, notes = doubts + judged.doubts, notes + judged.notes
             folders = images or "images", texts or images or "images"
-            return Places(tuple(found), folders, "{name}", shown, doubts, notes)
+            return Places((*found, *empty), folders, "{name}", shown, doubts, notes)
     return None
 
 
@@ -123,10 +133,9 @@ def _count_unnamed(syntax: Syntax, heads: Sequence[bytes]) -> str:
     return f"{text}, and become the class {NO_NAME!r}" if 0 < count < len(names) else ""
 
 
-def _are_of(syntax: Syntax, probe: FolderProbe, folder: Folder, names: Sequence[str]) -> bool:
-    """Returns whether files are of a syntax, judged by a few: each that has objects, and one at least."""
-    rows = [syntax.first_rows(head, len(head) < HEAD_BYTES) for head in _heads(probe, folder, names)]
-    return any(rows) and None not in rows
+def _rows_in(syntax: Syntax, probe: FolderProbe, folder: Folder, names: Sequence[str]) -> list[list[Row] | None]:
+    """Returns the rows in the beginnings of a few files, and None for one that is of another syntax."""
+    return [syntax.first_rows(head, len(head) < HEAD_BYTES) for head in _heads(probe, folder, names)]
 
 
 # --- files of many images ---------------------------------------------------------------------------------------------
