@@ -1152,6 +1152,13 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("BF, DAPI hold images of the same names but for what is the same in each folder (well_0_BF, well_1_BF",),
         images("BF/well_#_BF.png", "DAPI/well_#_DAPI.png"),
     ),
+    "folder-of-all-images-beside-their-classes": (
+        None,
+        ("All/images has the images of Benign/images and Malignant/images again, by their names",),
+        images("All/{images,masks}/00#.png", numbers=range(8))
+        | images("Benign/{images,masks}/00#.png", numbers=range(4))
+        | images("Malignant/{images,masks}/00#.png", numbers=range(4, 8)),
+    ),
     "class-far-below-the-others": (
         None,
         ("images further down in owl would be of a class of this name",),

@@ -55,7 +55,7 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
         notes = [each.text for each in lines if not each.is_doubt]
         notes += unread_files.rest(seen, (), " ".join((_said_by(finding), *doubts)))
         return LeftOut(doubts, tuple(notes))
-    lines = [*images, *_lines(probe, finding, reading, seen)]
+    lines = [*images, *_lines(probe, finding, reading, seen), *_repeated(seen)]
     said = _said_by(finding)
     lines = [each for each in lines if each.names_splits or not each.paths or any(p not in said for p in each.paths)]
     lists: Mapping[str, str] = {}
@@ -335,6 +335,23 @@ def _named_as_masks(folders: Sequence[Folder]) -> Iterator[str]:
             f"{plural.count(len(paths), 'image')} may be masks by the name ({name_some(paths)}), and would be examples "
             "of their own: if they are masks, move them elsewhere"
         )
+
+
+def _repeated(seen: Seen) -> Iterator[Line]:
+    """Yields a doubt if all images of one folder that is read are in others of its split, too: All, Benign, Malign."""
+    held = [folder for folder in seen.read if folder.images and folder.is_whole]
+    for folder in held:
+        alike = [each for each in held if _splits_of(each.path) == _splits_of(folder.path)]
+        parts = [each for each in alike if each.stems < folder.stems]
+        in_parts = frozenset[str]().union(*(each.stems for each in parts))
+        if len(parts) > 1 and in_parts == folder.stems and sum(len(each.stems) for each in parts) == len(in_parts):
+            others = folder_probe.and_list([each.path for each in parts[:_NUM_FOLDERS]])
+            yield Line(f"{folder.path or 'the folder'} has the images of {others} again, by their names", is_doubt=True)
+            return
+
+
+def _splits_of(path: str) -> set[str | None]:
+    return {*map(folder_probe.split_meant, path.split("/"))} - {None}
 
 
 def _of_several_images(probe: FolderProbe, reading: _Reading, seen: Seen) -> Iterator[str]:
