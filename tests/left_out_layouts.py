@@ -1159,6 +1159,11 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         | images("Benign/{images,masks}/00#.png", numbers=range(4))
         | images("Malignant/{images,masks}/00#.png", numbers=range(4, 8)),
     ),
+    "copy-in-splits-among-classes": (
+        None,
+        ("Master holds no images, but the folders train, valid: are these classes?",),
+        images("{Angry,Other,Sad,happy}/x_#.jpg", "Master/{train,valid}/{Angry,Other,Sad,happy}/x_#.jpg"),
+    ),
     "class-far-below-the-others": (
         None,
         ("images further down in owl would be of a class of this name",),
