@@ -308,6 +308,12 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         images("core/PNG/#.jpg", numbers=range(8))
         | {f"core/COCO/{split}.json": coco_json(numbers) for split, numbers in _HALVES.items()},
     ),
+    "texts-in-folders-of-splits": (
+        "sidecars",
+        8,
+        images("{train,val}/#.jpg")
+        | {f"{split}/{n}.txt": f"a dog {n}" for split in ("train", "val") for n in range(4)},
+    ),
     "coco-in-folders-of-any-names": (
         "coco",
         8,

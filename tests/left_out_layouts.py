@@ -1164,6 +1164,11 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("Master holds no images, but the folders train, valid: are these classes?",),
         images("{Angry,Other,Sad,happy}/x_#.jpg", "Master/{train,valid}/{Angry,Other,Sad,happy}/x_#.jpg"),
     ),
+    "texts-of-another-encoding": (
+        None,
+        ("0.txt is not UTF-8, and bytes are stored as they are",),
+        images("#.jpg") | {f"{n}.txt": f"caf\xe9 au lait {n}".encode("latin-1") for n in range(4)},
+    ),
     "class-far-below-the-others": (
         None,
         ("images further down in owl would be of a class of this name",),

@@ -407,7 +407,8 @@ def _lines(probe: FolderProbe, finding: Finding, reading: _Reading, seen: Seen) 
         yield each._replace(is_doubt=is_of_videos or names_splits, names_splits=names_splits)
     if not reading.has_splits:
         yield from naming_files.lists_of_folders(probe, seen)
-        yield from naming_files.mixed_splits(probe) if is_paired and reading.config.split.by == "hash" else ()
+        has_partners = is_paired or reading.config.source.by == "sidecars"
+        yield from naming_files.mixed_splits(probe) if has_partners and reading.config.split.by == "hash" else ()
         yield from naming_files.splits_in_names(seen) if reading.config.split.by == "hash" else ()
     if finding.reads_images_alone:
         yield from naming_files.files_above(probe, seen)

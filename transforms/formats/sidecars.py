@@ -6,11 +6,13 @@ WebDataset's tars. img2dataset (`output_format: files`), kohya's scripts, tesstr
 
 from __future__ import annotations
 
+import codecs
 import collections
 import dataclasses
 import functools
+import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from imagebeam import plural, storage
@@ -75,21 +77,46 @@ class Sidecars(base_format.Format):
         num_images = sum(len(each.images) for each in places)
         shown = folder_probe.and_list([f".{each}" for each in endings])
         evidence = f"{plural.count(num_images, 'image')} with {shown} of the same name beside them"
-        settings: dict[str, Any] = {"columns": columns, "split": HASH_SPLIT}
+        settings: dict[str, Any] = {"columns": columns, "split": _splits_of(places, at)}
         notes = [f"the text of each .{name} is stored" for name in columns]
         doubts = list[str]()
         if set(columns) != {"txt"}:
             settings["features"] = {}
         if _JSON in endings:
             notes.append("keys of the JSON are columns json.KEY, as in 'columns={json.KEY: {}}': none is stored")
-        if len(places) > 1:
+        if len(places) > 1 and settings["split"] is HASH_SPLIT:
             notes.append("if the folders are classes, set label.by=directory as well")
         first = places[0]
         for name in columns:
-            text = probe.head(next((first.below(file) for file in first.files if file.endswith(f".{name}")), ""))
+            paths = [first.below(file) for file in first.files if file.endswith(f".{name}")]
+            text = probe.head(paths[0] if paths else "")
+            if other := next((path for path in paths[:_NUM_HEADS] if not _is_utf8(probe.head(path))), None):
+                doubts.append(f"{other} is not UTF-8, and bytes are stored as they are: save the texts as UTF-8 first")
             if _NUMBERS.fullmatch(text.decode("utf-8", "replace")):
                 doubts.append(f"the .{name} files hold numbers, which may be boxes or marks of the images")
         yield Finding("sidecars", evidence, settings, tuple(notes), doubts=tuple(doubts))
+
+
+_NUM_HEADS = 5  # texts that are looked into
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Returns whether the beginning of a file is text in UTF-8, but for a character that the beginning cuts."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _splits_of(places: Sequence[folder_probe.Folder], at: str) -> Mapping[str, Any]:
+    """Returns the setting for images in folders of splits; by hash if they are in other folders, or in one."""
+    names = [posixpath.basename(each.path) for each in places if each.path != at]
+    splits = folder_probe.splits_in(names)
+    if len(splits) < len(places) or len({*splits.values()}) < len(splits) or "train" not in splits.values():
+        return HASH_SPLIT
+    rename = {name: meant for name, meant in splits.items() if name != meant}
+    return {"by": "directory", **({"rename": rename} if rename else {})}
 
 
 @dataclasses.dataclass(frozen=True)
