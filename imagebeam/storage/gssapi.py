@@ -75,8 +75,8 @@ class Login:
         self._library = _load()
         self._context, self._server = ctypes.c_void_p(), ctypes.c_void_p()
         try:
-            self._import_name(f"HTTP@{host}", _SERVICE_NAME, self._server)
-            with _getting_tickets:
+            with _getting_tickets:  # the library has hung with a thread in the one call and one in the other
+                self._import_name(f"HTTP@{host}", _SERVICE_NAME, self._server)
                 failed, reason = _failures.get(login, (began, ""))
                 if failed > began:  # while this thread waited: a KDC that is silent takes 30 s for each attempt
                     raise LoginError(reason)
