@@ -75,7 +75,7 @@ def aligned(probe: FolderProbe, holder: Folder, inner: str = "") -> str:
 
 
 def numbered_alike(probe: FolderProbe, holder: Folder) -> str:
-    """Returns a note if images in a few folders have the same names, which are numbers or differ in one; "" if not."""
+    """Returns a note if images in a few folders have the same names, numbers or all but for some words; "" if not."""
     few = holder.folders if len(holder.folders) <= _NUM_FOLDERS else ()
     every = [each for each in map(probe.look, map(holder.below, few)) if each.images and each.is_whole]
     held, common = _of_equal_names(every)

@@ -29,8 +29,8 @@ _DATA_OF_FOLDERS = (*_NAMING, ".mat", ".npy", ".label", ".gt", ".pkl", ".pickle"
 _FURTHER_DATA = (*_DATA, ".npy", ".h5", ".hdf5", ".pkl", ".pickle", ".db", ".sqlite", ".sqlite3")
 _OF_IMAGES = (".xml", ".txt", ".json")  # files of one image each
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',:;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
-# Names in a table that no number of another kind equals.
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
+# Names in a table that no number of another kind equals.
 _IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d([_\-.]?\d){4,}")
 _LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing
 LISTS, _NUM_LISTS = (".txt", ".lst", ".list", ".csv"), 24

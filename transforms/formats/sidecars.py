@@ -10,9 +10,8 @@ import codecs
 import collections
 import dataclasses
 import functools
-import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from imagebeam import plural, storage
@@ -77,14 +76,15 @@ class Sidecars(base_format.Format):
         num_images = sum(len(each.images) for each in places)
         shown = folder_probe.and_list([f".{each}" for each in endings])
         evidence = f"{plural.count(num_images, 'image')} with {shown} of the same name beside them"
-        settings: dict[str, Any] = {"columns": columns, "split": _splits_of(places, at)}
+        of_splits, _ = folder_probe.splits_of_folders(places, at, "images")
+        settings: dict[str, Any] = {"columns": columns, "split": HASH_SPLIT, **of_splits}
         notes = [f"the text of each .{name} is stored" for name in columns]
         doubts = list[str]()
         if set(columns) != {"txt"}:
             settings["features"] = {}
         if _JSON in endings:
             notes.append("keys of the JSON are columns json.KEY, as in 'columns={json.KEY: {}}': none is stored")
-        if len(places) > 1 and settings["split"] is HASH_SPLIT:
+        if len(places) > 1 and not of_splits:
             notes.append("if the folders are classes, set label.by=directory as well")
         first = places[0]
         for name in columns:
@@ -107,16 +107,6 @@ def _is_utf8(head: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _splits_of(places: Sequence[folder_probe.Folder], at: str) -> Mapping[str, Any]:
-    """Returns the setting for images in folders of splits; by hash if they are in other folders, or in one."""
-    names = [posixpath.basename(each.path) for each in places if each.path != at]
-    splits = folder_probe.splits_in(names)
-    if len(splits) < len(places) or len({*splits.values()}) < len(splits) or "train" not in splits.values():
-        return HASH_SPLIT
-    rename = {name: meant for name, meant in splits.items() if name != meant}
-    return {"by": "directory", **({"rename": rename} if rename else {})}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,10 +74,10 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
             image_of = {f"{name}{syntax.SUFFIXES[0]}": image for name, image in zip(names, folder.images)}
             paired = [name for name in image_of if name in other.files]
             place = Place(split_meant(holder.path) or "train", folder_probe.prefix_of(folder, at)[:-1])
-            rows = _rows_in(syntax, probe, other, paired)
-            if paired and not is_known and None not in rows and not any(rows):
+            rows = [] if is_known else _rows_in(syntax, probe, other, paired)
+            if paired and rows and not any(rows) and None not in rows:
                 empty.append(place)
-            elif paired and (is_known or None not in rows):
+            elif paired and None not in rows:
                 found.append(place)
                 num_images, num_paired = num_images + len(names), num_paired + len(paired)
                 for name in folder_probe.spread(paired, _NUM_HEADS)[:_NUM_HEADS]:
@@ -267,10 +267,16 @@ def _sizes_of(
     probe: FolderProbe, folder: Folder, template: str, names: Sequence[str]
 ) -> dict[str, tuple[int, int] | None]:
     """Returns width and height of the first images of a file, by name; without those that cannot be read."""
-    numbered = {stem.lstrip("0"): name for name in folder.images if (stem := posixpath.splitext(name)[0]).isdecimal()}
+    numbered = _by_number(folder)
     named = {name: numbered.get(name) or template.format(name=name) for name in names[:_NUM_SIZES]}
     paths = {name: folder.below(path) for name, path in named.items()}
     return {name: probe.image_size(path) for name, path in paths.items() if probe.holds(path)}
+
+
+def _by_number(folder: Folder) -> dict[str, str]:
+    """Returns the images of a folder whose names are numbers, by these without zeros before them."""
+    stems = ((posixpath.splitext(name)[0], name) for name in folder.images)
+    return {stem.lstrip("0"): name for stem, name in stems if stem.isdecimal()}
 
 
 def _has_image(probe: FolderProbe, folder: Folder, name: str) -> bool:
@@ -279,6 +285,5 @@ def _has_image(probe: FolderProbe, folder: Folder, name: str) -> bool:
     if path != folder.path and path.removeprefix(f"{folder.path}/").partition("/")[0] not in folder.folders:
         return False
     inner = probe.look(path)
-    numbers = {stem.lstrip("0") for stem in inner.stems if stem.isdecimal()}
-    is_there = base in inner.images or base in inner.stems or base in numbers
+    is_there = base in inner.images or base in inner.stems or base in _by_number(inner)
     return is_there or (not inner.is_whole and probe.holds(inner.below(base)))

@@ -174,7 +174,7 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
 def _name_by_shape(every: Sequence[array_places.Place]) -> dict[str, Any]:
     """Returns settings that name the only array that may be images, and the only one that may be their labels.
 
-    None if there are several: np.savez calls its arrays arr_0, arr_1, which says nothing.
+    Without settings if there are several: np.savez calls its arrays arr_0, arr_1, which says nothing.
     """
     images = [each for each in every if len(each.array.shape) > 2 and each.array.dtype == "|u1"]
     labels = [each for each in every if images and each.array.shape == images[0].array.shape[:1]]

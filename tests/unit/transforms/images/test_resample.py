@@ -52,7 +52,8 @@ def test_pixels_are_those_of_pillow_up_to_rounding(
     # Both round and clip between the two sides, which C does in the other order: more where a filter overshoots.
     differences = np.abs(np.asarray(found).astype(int) - by_pillow(picture, size, name))
     if name in ("area", "bilinear"):
-        assert differences.mean() < 0.8 or differences.max() == 1  # one in the only pixel is rounding, too
+        is_rounding = differences.size <= 3 and differences.max() == 1  # in the only pixel
+        assert differences.mean() < 0.8 or is_rounding
     elif not is_extreme and min(*picture.size, *size) > 8:
         assert differences.mean() < 3
     data = resample.resize_bytes(picture.tobytes(), (height, width, _CHANNELS[mode]), size, name)
