@@ -20,7 +20,7 @@ _DEEPER = f"and the first folder is the class; for the folder of the image as th
 _NOT_TRAINED = ("validation", "test")  # bullet_train may be a class
 _COPY = re.compile(r"(?i)^copy of |[ _-]+\(?(copy|old|bak|backup)\)?( ?\(?\d+\)?)?$| ?\(\d+\)$")
 _BEGINNING = re.compile(r"[0-9a-f]{1,4}")
-_NUM_CLASSES = 20  # folders of which each is looked into
+NUM_CLASSES = 20  # folders of which each is looked into
 _NUM_INNER = 4  # folders of one that are looked into
 _ID_LENGTH = 8  # characters, at least
 _LETTER, _DIGIT = re.compile("(?i)[a-z]"), re.compile(r"\d")
@@ -202,7 +202,7 @@ def _deeper_classes(probe: FolderProbe, holder: Folder) -> Iterator[str]:
     looked = [*probe.some(holder, names)]
     if len(names) == 1:
         yield f"{names[0]} would be the only class"
-    elif deeper := _without_images(probe, [*probe.some(holder, names, _NUM_CLASSES)]):
+    elif deeper := _without_images(probe, [*probe.some(holder, names, NUM_CLASSES)]):
         yield (
             f"{deeper.path} holds no images, but the folders {name_some(deeper.folders)}: are these classes? The "
             f"images are in further folders, {_DEEPER}"

@@ -95,7 +95,7 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
 def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat/train/x.jpg."""
     root = probe.look(at)
-    looked = list(probe.some(root, root.folders, _NUM_CLASSES))
+    looked = list(probe.some(root, root.folders, class_folders.NUM_CLASSES))
     splits = [folder_probe.splits_in(folder.folders) for folder in looked]
     if any(map(name_signs.is_part, root.folders)):
         return
@@ -146,17 +146,21 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     root = probe.look(at)
     if folder_probe.splits_in(root.folders) or any(True for _ in find_splits_in_classes(probe, at)):
         return
-    looked = probe.some(root, root.folders, _NUM_CLASSES)
+    looked = probe.some(root, root.folders, class_folders.NUM_CLASSES)
     held = [folder for folder in looked if probe.with_images(folder.path) is not None]
-    names = [posixpath.basename(folder.path) for folder in held] if len(root.folders) <= _NUM_CLASSES else root.folders
+    names = (
+        [posixpath.basename(folder.path) for folder in held]
+        if len(root.folders) <= class_folders.NUM_CLASSES
+        else root.folders
+    )
     if len(held) < 2 or all(map(name_signs.is_part, names)):  # folders without images are no classes
         return
     if not any(folder.images for folder in held) and any(any(map(name_signs.is_part, each.folders)) for each in held):
         return  # each folder is a data set with folders for its parts
     evidence = f"{root.count(len(names), 'folder')} of images ({name_some(names)})"
     notes, settings, doubts = [], {}, class_folders.doubts_on_classes(probe, [root])
-    deep = [n for n in root.folders if n not in names and class_folders.may_hold_images(probe, root, n)]
-    if deep := [name for name in deep if not name_signs.is_part(name)]:
+    others = [name for name in root.folders if name not in names and not name_signs.is_part(name)]
+    if deep := [name for name in others if class_folders.may_hold_images(probe, root, name)]:
         doubts += (
             f"images further down in {name_some(deep)} would be of a class of this name: if they are of none, move "
             "them elsewhere, or name the folders of the classes in source.include",
@@ -196,7 +200,6 @@ _UTKFACE = re.compile(r"\d{1,3}_[01]_[0-4]_\d{9,}\.")
 _CATS_DOGS = re.compile(r"(cat|dog)\.\d+\.jpg")
 _SYNSET_FILE = re.compile(r"n\d{8}_.*\.JPEG")
 _PET = re.compile(r"(.+)_\d+\.\w+")
-_NUM_CLASSES = 20  # folders that are looked into
 _NUM_INNER = 30  # folders beside those of splits that may be the only one with images
 _MANY = 10  # images that share a name before their numbers
 

@@ -339,19 +339,17 @@ def _named_as_masks(folders: Sequence[Folder]) -> Iterator[str]:
 
 def _repeated(seen: Seen) -> Iterator[Line]:
     """Yields a doubt if all images of one folder that is read are in others of its split, too: All, Benign, Malign."""
-    held = [folder for folder in seen.read if folder.images and folder.is_whole]
-    for folder in held:
-        alike = [each for each in held if _splits_of(each.path) == _splits_of(folder.path)]
+    of_splits: dict[frozenset[str | None], list[Folder]] = {}
+    for each in [each for each in seen.read if each.images and each.is_whole]:
+        meant = frozenset(map(folder_probe.split_meant, each.path.split("/"))) - {None}
+        of_splits.setdefault(meant, []).append(each)
+    for folder, alike in [(each, held) for held in of_splits.values() for each in held]:
         parts = [each for each in alike if each.stems < folder.stems]
         in_parts = frozenset[str]().union(*(each.stems for each in parts))
         if len(parts) > 1 and in_parts == folder.stems and sum(len(each.stems) for each in parts) == len(in_parts):
             others = folder_probe.and_list([each.path for each in parts[:_NUM_FOLDERS]])
             yield Line(f"{folder.path or 'the folder'} has the images of {others} again, by their names", is_doubt=True)
             return
-
-
-def _splits_of(path: str) -> set[str | None]:
-    return {*map(folder_probe.split_meant, path.split("/"))} - {None}
 
 
 def _of_several_images(probe: FolderProbe, reading: _Reading, seen: Seen) -> Iterator[str]:
