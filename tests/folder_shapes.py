@@ -289,6 +289,11 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         4,
         images("VOCdevkit/VOC2007/JPEGImages/#.jpg") | files(_XML, "VOCdevkit/VOC2007/Annotations/#.xml"),
     ),
+    "voc-in-folders-of-splits": (
+        "voc",
+        8,
+        images("{train,test}/images/#.jpg") | files(_XML, "{train,test}/annotations/#.xml"),
+    ),
     "voc-in-folders-of-other-names": ("voc", 4, images("images/#.jpg") | files(_XML, "annots/#.xml")),
     "voc-in-a-folder-of-annotations": (
         "voc",
@@ -591,6 +596,11 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         {f"{split}_signs.h5": hdf5(**{f"{split}_set_x": _X, f"{split}_set_y": _Y}) for split in ("train", "test")},
     ),
     "parquet": ("parquet", 4, {"data/train-00000-of-00001.parquet": parquet(_COLUMNS)}),
+    "parquet-of-several-classes-a-row": (
+        "parquet",
+        4,
+        {"data/train-00000-of-00001.parquet": parquet(_COLUMNS | {"label": [[0], [1, 2], [], [2]]})},
+    ),
     "table-of-tfrecorder": (
         "tfrecorder",
         4,

@@ -77,6 +77,11 @@ class Reads(NamedTuple):
         splits = {each.split for each in given}
         return cls(functools.partial(_is_below, folders), files_of, (*files, *lists), num_splits=len(splits))
 
+    def in_folders_of(self, named: Iterable[str]) -> Reads:
+        """Returns it for the images in the folders of all those that files name, by their paths."""
+        folders = {posixpath.dirname(posixpath.normpath(path)) for path in named}
+        return self._replace(is_image=lambda path: posixpath.dirname(path) in folders)
+
 
 _NO_ROW: Mapping[str, Any] = types.MappingProxyType({})
 

@@ -97,15 +97,14 @@ class BoxCsv(base_format.ObjectFormat):
         root, splits = find(probe.uri(at), self)
         files = (each.annotations.removeprefix(storage.join(root, "")) for each in splits)
         reads = base_format.Reads.of_parts((input_places.Part(each.name, each.folder) for each in splits), files=files)
-        folders = set[str]()
+        named = list[str]()
         for split in splits:
             table = table_heads.read_table(probe, split.annotations.removeprefix(storage.join(probe.root, "")))
             names = table.values(self.columns.get("filename", "filename")) if table is not None else []
             if table is None or not names or not table_heads.is_whole(probe, table):
                 return reads
-            paths = (posixpath.join(split.folder, posixpath.dirname(name)) for name in names)
-            folders |= {posixpath.normpath(path).removeprefix(".") for path in paths}
-        return reads._replace(is_image=lambda path: posixpath.dirname(path) in folders)
+            named += (posixpath.join(split.folder, name) for name in names)
+        return reads.in_folders_of(named)
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:

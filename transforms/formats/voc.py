@@ -12,6 +12,7 @@ Source: section 8 of the VOC2012 development kit, http://host.robots.ox.ac.uk/pa
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import posixpath
 import re
 import reprlib
@@ -140,18 +141,19 @@ def _find_candidates(probe: folder_probe.FolderProbe, at: str) -> Iterator[tuple
 
 
 def _find_usual(probe: folder_probe.FolderProbe, at: str) -> Iterator[tuple[Finding, Folder]]:
-    """Finds Annotations with .xml files beside JPEGImages, or x.xml beside x.jpg."""
+    """Finds Annotations with .xml files beside JPEGImages, or x.xml beside x.jpg, there or in a folder for a split."""
+    root = probe.look(at)
+    images = next((name for name in _IMAGES if name in root.folders), "")
+    for name in _ANNOTATIONS if images else ():
+        found = folder_probe.find_below(probe, root.below(name), ".xml") if name in root.folders else None
+        if found is not None:
+            evidence = f"{images} is beside {name}, which holds .xml files ({found[1]:,})"
+            settings, doubts = _voc_folders(probe, root, images, name, found[0])
+            notes = (*_flat(probe, root.below(images), found[0]),)
+            yield Finding("voc", evidence, settings, notes, doubts=doubts), found[0]
+            return
     for folder in folder_probe.split_places(probe, at):
         prefix = folder_probe.prefix_of(folder, at)
-        images = next((name for name in _IMAGES if name in folder.folders), "")
-        for name in _ANNOTATIONS if images else ():
-            found = folder_probe.find_below(probe, folder.below(name), ".xml") if name in folder.folders else None
-            if found is not None:
-                evidence = f"{prefix}{images} is beside {prefix}{name}, which holds .xml files ({found[1]:,})"
-                settings, doubts = _voc_folders(probe, folder, images, name, found[0])
-                notes = (*_flat(probe, folder.below(images), found[0]),)
-                yield Finding("voc", evidence, settings, notes, doubts=doubts), found[0]
-                return
         if (texts := folder.ending(".xml")) and (folder.images or folder.path != at):
             evidence = f"{prefix}{texts[0]} is beside images ({folder.count(len(texts), '.xml file')})"
             paired = probe.share_held([folder.below(f"{stem}.xml") for stem in folder.stems])
@@ -177,11 +179,14 @@ def _flat(probe: folder_probe.FolderProbe, images: str, holder: Folder) -> Itera
 def _find_several(probe: folder_probe.FolderProbe, root: Folder) -> tuple[Finding, Folder] | None:
     """Returns the finding for several folders that hold Annotations and JPEGImages; None if they have lists of images.
 
-    Lists name images of one folder. With them, each folder is a data set of its own.
+    Lists name images of one folder. With them, each folder is a data set of its own. The two may also be called
+    annotations and images, in all of the folders alike.
     """
     inner = [probe.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS]]
-    held = [each for each in inner if {Voc.annotation_folder, Voc.image_folder} <= {*each.folders}]
-    holders = [probe.look(each.below(Voc.annotation_folder)) for each in held]
+    pairs = itertools.product(_IMAGES, _ANNOTATIONS)
+    of_pairs = [(pair, [each for each in inner if {*pair} <= {*each.folders}]) for pair in pairs]
+    (image_folder, annotation_folder), held = max(of_pairs, key=lambda each: len(each[1]))
+    holders = [probe.look(each.below(annotation_folder)) for each in held]
     texts = sum(len(each.ending(".xml")) for each in holders)
     if (
         len(held) < 2
@@ -195,12 +200,15 @@ def _find_several(probe: folder_probe.FolderProbe, root: Folder) -> tuple[Findin
     images: dict[str, list[str]] = {}
     for name in names:
         split = splits.get(name, "train")
-        images.setdefault(split, []).append(f"{name}/{Voc.image_folder}")
+        images.setdefault(split, []).append(f"{name}/{image_folder}")
     shown = folder_probe.and_list(names)
-    evidence = f"{shown} each hold {Voc.image_folder} and {Voc.annotation_folder} ({texts:,} .xml files)"
+    evidence = f"{shown} each hold {image_folder} and {annotation_folder} ({texts:,} .xml files)"
     doubts = () if len(splits) == len(names) else (f"{shown} may be data sets of their own: give one as --input",)
     holder = next(each for each in holders if each.ending(".xml"))
-    return Finding("voc", evidence, {"source.voc.images": images}, doubts=doubts), holder
+    settings: dict[str, Any] = {"source.voc.images": images}
+    if (image_folder, annotation_folder) != (Voc.image_folder, Voc.annotation_folder):
+        settings |= {"source.voc.image_folder": image_folder, "source.voc.annotation_folder": annotation_folder}
+    return Finding("voc", evidence, settings, doubts=doubts), holder
 
 
 def _voc_folders(

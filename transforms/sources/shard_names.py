@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from imagebeam import plural
 from imagebeam.transforms.sources.folder_probe import name_some
 
-_OF = re.compile(r"(?P<stem>.+?)(?P<mark>[-_.])(?P<number>\d{3,})(?P<of>[-_]of[-_])(?P<total>\d{3,})(?P<rest>[-_.].*)?")
+OF = re.compile(  # train-00000-of-00005-1a2b3c.parquet
+    r"(?P<stem>.+?)(?P<mark>[-_.])(?P<number>\d{3,})(?P<of>[-_]of[-_])(?P<total>\d{3,})(?P<rest>[-_.].*)?"
+)
 _NUMBERED = re.compile(r"(?P<stem>.*?)[-_.]?(?P<number>\d+)(?:\.[A-Za-z]\w*)*")
 _EXTENSIONS = re.compile(r"(?:\.[A-Za-z]\w*)+\Z")
 # What follows the name of a file in that of a part, or of another writing, of the same.
@@ -19,7 +21,7 @@ _OTHER_WRITING = re.compile(r"(?i)[-_.]?(v\d+|mini|small|tiny|subset|sample|debu
 def missing(paths: Iterable[str]) -> Iterator[str]:
     """Yields a note for each series of shards of which some are not there, by the paths of the others."""
     series: dict[tuple[str, int], dict[int, re.Match[str]]] = {}
-    for match in filter(None, map(_OF.fullmatch, sorted(paths))):
+    for match in filter(None, map(OF.fullmatch, sorted(paths))):
         series.setdefault((match["stem"], int(match["total"])), {})[int(match["number"])] = match
     for (stem, total), shards in series.items():
         start = int(0 not in shards and total in shards)  # some count from 1
@@ -39,7 +41,7 @@ def repeated(names: Iterable[str]) -> list[str]:
     widths: collections.defaultdict[str, dict[int, str]] = collections.defaultdict(dict)
     stems: dict[str, str] = {}
     for name in sorted(names):
-        if match := _OF.fullmatch(name):
+        if match := OF.fullmatch(name):
             first = shards[match["stem"]].setdefault(match["total"], {}).setdefault(match["number"], name)
             if first != name:
                 doubts.append(f"{first} and {name} are the same shard by their names: is one of an older version?")

@@ -138,8 +138,8 @@ class Annotations(base_format.ObjectFormat):
             codes = (f"**/{syntax.CODES_FILE}",) if syntax.CODES_FILE else ()
             files = (f"{_TEXTS}*.csv", *codes, *(each.file for each in found.places))
             reads = base_format.Reads.of_parts(parts, files=files)._replace(guessed=guessed)
-            folders = _folders_of_names(syntax, probe, at, found)
-            return reads if folders is None else reads._replace(is_image=lambda p: posixpath.dirname(p) in folders)
+            named = _all_named(syntax, probe, at, found)
+            return reads if named is None else reads.in_folders_of(named)
         files_of = self._rule(syntax, *found.folders).files_of
         return base_format.Reads.of_parts(parts, files_of)._replace(guessed=guessed)
 
@@ -229,17 +229,16 @@ class Annotations(base_format.ObjectFormat):
                     )
 
 
-def _folders_of_names(
+def _all_named(
     syntax: syntax_lib.Syntax, probe: folder_probe.FolderProbe, at: str, places: locate.Places
-) -> set[str] | None:
-    """Returns the folders of all images that files name; None if only the beginning of a file was looked at."""
+) -> list[str] | None:
+    """Returns the paths of all images that files name; None if only the beginning of a file was looked at."""
     images = {probe.look(at).below(each.file): each.images for each in places.places}
     files = [each for each in locate.naming_files(syntax, probe, at, _FEW) if each.path in images]
     are_whole = all(len(probe.head(each.path)) < folder_probe.HEAD_BYTES for each in files)
     if not are_whole or len(files) < len(images) or places.image_name != locate.Places.image_name:
         return None
-    named = (posixpath.join(images[each.path], posixpath.dirname(name)) for each in files for name in each.names)
-    return {posixpath.normpath(path).removeprefix(".") for path in named}
+    return [posixpath.join(images[each.path], name) for each in files for name in each.names]
 
 
 def _names_of_codes(

@@ -37,9 +37,6 @@ from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
 _TAIL_BYTES = 8  # length of the footer, and the magic number
 
-_OF = re.compile(
-    r"(?P<split>.+?)[-_.](?P<number>\d{3,})-of-(?P<total>\d{3,})(?:[-_.].*)?"
-)  # train-00000-of-00005-1a2b3c.parquet
 _NUMBER = re.compile(r"[-_.]?\d*")
 _SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation")
 
@@ -119,6 +116,8 @@ class Parquet(base_format.Format):
                     settings["label"] = {"by": "none"}
                 elif label != "label":
                     settings["label.column"] = label
+                if any(field.name == label and parquet_content.is_list(field.type) for field in schema):
+                    settings["label.separator"] = ","  # several classes of an image
                 shown = ", ".join(name for name in others if name != label) or "none"
                 texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
                 note = f"its other columns are not stored unless columns names them: {shown}"
@@ -409,8 +408,8 @@ def _split_of(container: containers.Container) -> str | None:
     """
     *folders, name = container.path.split("/")
     stem = name.rpartition(".")[0]
-    if match := _OF.fullmatch(stem):
-        return match["split"]
+    if match := shard_names.OF.fullmatch(stem):
+        return match["stem"]
     word = stem.rstrip("0123456789").rstrip("-_.")
     if word.lower() in _SPLITS:
         return word
