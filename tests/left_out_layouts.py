@@ -1270,9 +1270,9 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     ),
     "parquet-of-tests-without-labels": (
         "parquet",
-        ("its other columns are not stored unless columns names them: none",),
+        ("its other columns are not stored unless columns names them: id",),
         {"test-0.parquet": parquet({"image": [{"bytes": b"x"}]})}
-        | {"train-0.parquet": parquet({"image": [{"bytes": b"x"}], "label": [1]})},
+        | {"train-0.parquet": parquet({"image": [{"bytes": b"x"}], "label": [1], "id": [1]})},
     ),
     "pixels-of-matlab-in-one-axis": (
         None,

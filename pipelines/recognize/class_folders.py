@@ -172,7 +172,7 @@ def _folders_of_names(probe: FolderProbe, holder: Folder) -> str:
 
 
 def _words_in_each(probe: FolderProbe, holder: Folder) -> tuple[str, bool]:
-    """Returns in words that several words begin the names of images in each folder, and whether these are the same.
+    """Returns in words that several words begin the names of images in a folder, and whether they do in two folders.
 
     As in clean/a (1).jpg, clean/b (1).jpg, noisy/a (1).jpg, noisy/b (1).jpg.
     """
@@ -182,7 +182,7 @@ def _words_in_each(probe: FolderProbe, holder: Folder) -> tuple[str, bool]:
         is_none = "" in words or any(map(name_signs.COUNTED.search, words)) or name_signs.are_parts(words)
         if len(words) > 1 and min(words.values()) > 1 and not is_none:
             found[posixpath.basename(each.path)] = frozenset(words)
-    if len(found) < 2:
+    if not found:
         return "", False
     words_of_all = sorted(frozenset().union(*found.values()))
     text = (

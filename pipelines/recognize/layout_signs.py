@@ -270,6 +270,8 @@ def _find_numbered(
     doubts = _doubts_on_other_splits(others, re.compile(pattern))
     if name_signs.are_parts(classes):
         doubts = (f"{name_some(classes)}: names of parts of an example, not of classes", *doubts)
+    if all(map(folder_probe.split_meant, classes)):
+        doubts = (f"{name_some(classes)}: names of splits, not of classes", *doubts)
     yield Finding(
         "image_folder",
         evidence,

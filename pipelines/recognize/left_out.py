@@ -66,13 +66,13 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
         paths = [path for each in of_splits for path in each.paths if not naming_files.is_no_split(path)]
         lists = _lists_in(probe, reading, seen, paths)
         lines = [each.of_splits(is_taken=bool(lists)) if each.names_splits else each for each in lines]
+    lines += _of_several_images(probe, reading, seen)
     doubts = tuple(each.text for each in lines if each.is_doubt)
     notes = [each.text for each in lines if not each.is_doubt and not (lists and each.names_splits)]
     if lists:
         notes += _beside_lists(probe, reading, [*lists.values()], [path for each in of_splits for path in each.paths])
     if finding.reads_images_alone:
         notes += _named_as_masks(seen.read)
-    notes += _of_several_images(probe, reading, seen)
     notes += unread_files.rest(seen, {path for each in lines for path in each.paths}, said)
     elsewhere = tuple(each.text for each in images if each.is_doubt)
     return LeftOut(doubts, tuple(notes), elsewhere, lists)
@@ -221,7 +221,8 @@ def _images(probe: FolderProbe, finding: Finding, reading: _Reading, seen: Seen)
     held = [(each, bool(read.images)) for each, read in zip(seen.images, seen.read) if each.images]
     own = {posixpath.basename(each.path) for each in seen.read if each.images}  # rgb has images, or masks in colors
     shown = [f for f, _ in held if posixpath.basename(f.path) not in own and mask_folders.is_for_people(f.path)]
-    masks = [folder for folder, _ in held if folder in shown or name_signs.MASKS.search(folder.path)]
+    above = posixpath.commonpath([each.path for each in (*seen.read, *seen.images) if each.images] or [""])
+    masks = [each for each, _ in held if each in shown or name_signs.MASKS.search(each.path.removeprefix(above))]
     others = [(folder, is_beside) for folder, is_beside in held if folder not in masks]
     # images of tests often have no annotations, and one beside an image that is read may be a preview of it
     guessed = tuple(posixpath.join(reading.above, each, "") for each in reading.reads.guessed)
@@ -352,13 +353,19 @@ def _repeated(seen: Seen) -> Iterator[Line]:
             return
 
 
-def _of_several_images(probe: FolderProbe, reading: _Reading, seen: Seen) -> Iterator[str]:
-    """Yields a note if one of a few files holds several images, of which the first alone is stored."""
+def _of_several_images(probe: FolderProbe, reading: _Reading, seen: Seen) -> Iterator[Line]:
+    """Yields a line if one of a few files holds several images, of which the first alone is stored, and no mask."""
     sizes = {folder.below(name): folder.files[name] for folder in seen.read for name in folder.images}
     paths = sorted(path for path in sizes if path.lower().endswith(_MAY_HOLD_SEVERAL) and sizes[path] < _MAX_READ)
     for path in folder_probe.spread(paths, _NUM_READ)[:_NUM_READ] if reading.config.image.frames == "first" else ():
         if (count := probe.num_frames(path, sizes[path])) > 1:
-            yield f"{path} holds {count:,} images: of such files the first is stored, and all with image.frames=each"
+            yield Line(
+                f"{path} holds {count:,} images: of such files the first is stored, and all with image.frames=each"
+            )
+            for mask in (f"{reading.above}{each}" for each in reading.files_of(path.removeprefix(reading.above))):
+                size = probe.look(posixpath.dirname(mask)).files.get(posixpath.basename(mask), 0)
+                if 0 < size < _MAX_READ and (count := probe.num_frames(mask, size)) > 1:
+                    yield Line(f"{mask} holds {count:,} pictures, and a mask is one: split such files", is_doubt=True)
             return
 
 

@@ -128,7 +128,7 @@ class Labelme(base_format.ObjectFormat):
 
 
 _NUM_FOLDERS = 10  # in which files are looked for
-_NUM_HEADS = 4  # files that are looked into
+_NUM_HEADS = 10  # files that are looked into
 _NO_SHAPES, _FLAGS = re.compile(rb'"shapes"\s*:\s*\[\s*\]'), re.compile(rb'"flags"\s*:\s*\{\s*"')
 
 
@@ -140,8 +140,8 @@ def _labelme_stems(probe: folder_probe.FolderProbe, folder: folder_probe.Folder)
 
 def _heads(probe: folder_probe.FolderProbe, folder: folder_probe.Folder, stems: Sequence[str]) -> list[bytes]:
     """Returns the first bytes of a few files of LabelMe."""
-    step = max(1, len(stems) // _NUM_HEADS)
-    return [probe.head(folder.below(f"{stem}.json")) for stem in stems[::step][:_NUM_HEADS]]
+    chosen = folder_probe.spread(stems, _NUM_HEADS)[:_NUM_HEADS]
+    return [probe.head(folder.below(f"{stem}.json")) for stem in chosen]
 
 
 _IMAGE_PATH = re.compile(rb'"imagePath"\s*:\s*"(?:[^"]*[/\\])?([^"/\\]+)"')
@@ -187,6 +187,8 @@ class Shapes(syntax.Syntax):
         ("flags", rb'"[^"]*"\s*:\s*true\b'),
         ("groups of shapes", rb'"group_id"\s*:\s*\d'),
         ("descriptions", rb'"description"\s*:\s*"[^"]'),
+        ("points and lines", rb'"shape_type"\s*:\s*"(points?|line|linestrip)"'),
+        ("points and lines", rb'"shape_type"\s*:\s*"(points?|line|linestrip)"'),
     )
 
     masks: bool = False  # whether outlines are stored: not of a shape that is a picture

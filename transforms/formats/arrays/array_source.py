@@ -147,9 +147,9 @@ def _class_of(label: LabelArray, names: Mapping[str, str], value: str | None) ->
         BadRowError: if it has none.
     """
     array = label.array.name
-    if value is not None and value.startswith(_SEVERAL):
+    if value is not None and value.startswith(SEVERAL):
         raise table_rows.BadRowError(
-            elements.Reason.BAD_VALUE, f"{array!r} has {value.removeprefix(_SEVERAL)} of its values set to 1"
+            elements.Reason.BAD_VALUE, f"{array!r} has {value.removeprefix(SEVERAL)} of its values set to 1"
         )
     if not names or not value:
         return value
@@ -172,7 +172,7 @@ def _read_rows(part: ArrayPart) -> Iterator[tuple[int, tuple[str | None, ...], s
             yield index, values, ""
 
 
-_SEVERAL = "\0"  # begins the text for a row that is not one-hot
+SEVERAL = "\0"  # begins the text for a row that is not one-hot
 
 
 def read_texts(label: LabelArray) -> list[str | None]:
@@ -192,7 +192,7 @@ def read_texts(label: LabelArray) -> list[str | None]:
         hot = is_set.argmax(1).tolist()
         counts = is_set.sum(1).tolist()
         return [
-            str(index) if number == 1 and not other else f"{_SEVERAL}{number}"
+            str(index) if number == 1 and not other else f"{SEVERAL}{number}"
             for index, number, other in zip(hot, counts, others.tolist())
         ]
     flat = values.ravel().tolist()

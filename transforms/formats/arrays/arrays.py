@@ -12,7 +12,7 @@ from imagebeam import errors, plural, storage
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.packed import found_array, packed_file
-from imagebeam.transforms.sources import folder_probe, input_places, name_signs
+from imagebeam.transforms.sources import folder_probe, input_places, name_signs, value_signs
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folder, FolderProbe, name_some
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Arrays(base_format.Format):
 
 _PRESETS = {"hdf5": packed_file.HDF5, "npz": (packed_file.NPZ, packed_file.NPY, packed_file.MATLAB)}
 _MAX_FILES = 40  # folders with more are not looked into
+_MAX_LABELS = 10_000_000  # values
 _MAX_NOTE = 600  # characters of an error that is shown
 _LABELS_APART = "save labels in the order of the images as .npy, beside the images as .npy (docs/recipes/arrays.md)"
 
@@ -157,6 +158,9 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
             settings["split"] = {"by": "source"}
     shown = f"{evidence}: images in {name_some([str(place) for place in places], 2)}"
     doubts, notes = _left_out(roles, [*files.all_arrays()])
+    if "label" not in settings:
+        of_labels, noted, on_labels = _settings_of_labels(roles)
+        settings, notes, doubts = settings | of_labels, (*noted, *notes), (*on_labels, *doubts)
     if flat := [place for place in places if place.uri.endswith(packed_file.MATLAB) and len(place.array.shape) == 2]:
         doubts += (
             f"the pixels of an image are one axis in {flat[0]}, and MATLAB counts down the columns: if images would be "
@@ -169,6 +173,21 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
         note = f"{wrong[0]} is not of uint8, and images are taken as uint8, 0 to 255: save it so"
         return Finding(preset, shown, settings, doubts=(note, *doubts), input=path)
     return Finding(preset, shown, settings, notes, input=path, doubts=doubts)
+
+
+def _settings_of_labels(roles: find_arrays.Roles) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """Returns the settings that arrays of labels need which are no classes, with notes and doubts."""
+    places = [each for several in roles.labels.values() for each in several]
+    place = next((each for each in places if each.array.dtype != found_array.TEXT and "f" in each.array.dtype), None)
+    if place is None or place.array.num_values > _MAX_LABELS:
+        return {}, (), ()
+    try:
+        values = array_source.read_texts(array_source.LabelArray("", place.uri, place.version, place.array))
+    except (OSError, ValueError, errors.ConfigError):  # the plan says so
+        return {}, (), ()
+    if any(each is not None and each.startswith(array_source.SEVERAL) for each in values):
+        return {}, (), (f"{place} has several numbers for an image, and they are no one-hot classes",)
+    return *value_signs.settings_of(array_source.LABEL, [each for each in values if each is not None]), ()
 
 
 def _name_by_shape(every: Sequence[array_places.Place]) -> dict[str, Any]:

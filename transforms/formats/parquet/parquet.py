@@ -31,6 +31,7 @@ from imagebeam.transforms.sources import (
     name_signs,
     shard_names,
     table_rows,
+    value_signs,
 )
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
@@ -111,25 +112,13 @@ class Parquet(base_format.Format):
                 settings: dict[str, Any] = {"source.parquet.image": kinds[0]} if len(kinds) > 1 else {}
                 if not kinds:
                     settings = {"source.parquet.images": lists[0]}
+                texts = {field.name: how for field in schema if (how := _text_column(field.type))}
                 label = next((name for name in _LABEL_KEYS if name in others), None)
-                if label is None:
-                    settings["label"] = {"by": "none"}
-                elif label != "label":
-                    settings["label.column"] = label
-                if any(field.name == label and parquet_content.is_list(field.type) for field in schema):
-                    settings["label.separator"] = ","  # several classes of an image
-                shown = ", ".join(name for name in others if name != label) or "none"
-                texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
-                note = f"its other columns are not stored unless columns names them: {shown}"
-                if label is None and others == texts and len(texts) == 1 and name_signs.CAPTIONS.fullmatch(texts[0]):
-                    settings["columns"] = {texts[0]: {"type": "string"}}
-                    note = f"the texts in {texts[0]!r} are stored as a column"
-                rivals = kinds or lists
-                doubts = (
-                    [f"which column has the images of an example: {', '.join(rivals)}? One alone is read"]
-                    if len(rivals) > 1
-                    else []
-                )
+                paths = [probe.uri(folder.below(name)) for name in names]
+                of_columns, notes, on_labels = _settings_of_columns(paths, label, others, texts)
+                doubts = [*on_labels]
+                if len(rivals := kinds or lists) > 1:
+                    doubts.append(f"which column has the images of an example: {', '.join(rivals)}? One alone is read")
                 doubts += folder_probe.splits_of_folders(folders, at, "Parquet files")[1]
                 doubts += shard_names.repeated(names)
                 if "_delta_log" in folder.folders:
@@ -137,13 +126,13 @@ class Parquet(base_format.Format):
                         "the files are those of a Delta table, and _delta_log, which says whose rows were deleted, is "
                         "not read: write its current rows to Parquet first"
                     )
-                tests = [name for name in names if _is_of_test(name)]
-                if label is not None and (value := _only_value([probe.uri(folder.below(n)) for n in tests], label)):
+                tests = [path for path in paths if _is_of_test(path)]
+                if label is not None and (value := _only_value(tests, label)):
                     doubts.append(
-                        f"all rows of {name_some(tests)} have the same {label!r}, {value}: placeholders, and no "
-                        "labels? source.include leaves them out"
+                        f"all rows of {name_some([*map(posixpath.basename, tests)])} have the same {label!r}, {value}: "
+                        "placeholders, and no labels? source.include leaves them out"
                     )
-                yield Finding("parquet", evidence, settings, (note,), doubts=tuple(doubts))
+                yield Finding("parquet", evidence, settings | of_columns, notes, doubts=tuple(doubts))
                 return
 
     @classmethod
@@ -182,6 +171,72 @@ def _schema_of(uri: str) -> Any:
             return parquet.schema_arrow
     except (OSError, ValueError, errors.ConfigError):
         return ()
+
+
+def _settings_of_columns(
+    uris: Sequence[str], label: str | None, others: Sequence[str], texts: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """Returns the settings for the columns beside that of the images, with notes and doubts.
+
+    Args:
+        uris: of the files.
+        label: the column that is called so; None if there is none.
+        others: all columns but those of images.
+        texts: for each of them that has texts, how it is stored.
+    """
+    unread = value_signs.not_stored(others, [] if label is None else [label])
+    if label is not None:
+        settings, notes, doubts = _settings_of_label(uris[0], label)
+        if label != "label" and "label" not in settings:
+            settings["label.column"] = label
+        return settings, (*notes, *unread), doubts
+    captions = [name for name in texts if name_signs.CAPTIONS.fullmatch(name)]
+    further = [
+        name
+        for name in others
+        if name not in captions[:1]
+        if not (name_signs.NO_LABELS.fullmatch(name) or _OF_THE_FILE.fullmatch(name))
+    ]
+    settings = {"label": {"by": "none"}}
+    if captions and not further:
+        notes = (f"the texts in {captions[0]!r} are stored as a column", *value_signs.not_stored(others, captions[:1]))
+        return settings | {"columns": {captions[0]: texts[captions[0]]}}, notes, ()
+    if not further:
+        return settings, unread, ()
+    asked = f"no column is called label: name it in label.column ({', '.join(others)}), or those to store in columns"
+    return settings, (), (asked,)
+
+
+_OF_THE_FILE = re.compile(r"(?i)\w*ids?|(file|image)_?name|id?x|index|width|height|split")  # and not of what it shows
+
+
+def _text_column(type_: Any) -> dict[str, Any]:
+    """Returns how a column of texts, or of lists of texts, is stored; {} for other types."""
+    is_list = parquet_content.is_list(type_)
+    is_text = str(type_.value_type if is_list else type_) in ("string", "large_string")
+    return {} if not is_text else {"list": True} if is_list else {"type": "string"}
+
+
+_NUM_VALUES = 10_000  # of the column of labels that are looked at
+
+
+def _settings_of_label(uri: str, column: str) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """Returns the settings that the first values of a column of labels need, with notes and doubts."""
+    try:
+        with parquet_content.open_parquet(uri) as parquet:
+            cells = parquet.read_row_group(0, [column]).column(0).slice(0, _NUM_VALUES).to_pylist()
+    except (OSError, ValueError, errors.ConfigError):  # the plan says so
+        return {}, (), ()
+    if not any(isinstance(each, list) for each in cells):
+        values = [str(each) for each in cells if each is not None]
+        return *value_signs.settings_of(column, values), ()
+    values = [str(each) for cell in cells for each in cell or ()]
+    settings = {"label.separator": ","}  # of several classes in a cell
+    if not value_signs.are_mostly_own(values):
+        return settings, (), ()
+    shown = name_some(sorted({*values}))
+    texts = f"label={{by: none}} and columns={{{column}: {{list: true}}}}"
+    return settings, (), (f"most values in the lists of {column!r} occur once ({shown}): for texts set {texts}",)
 
 
 def _only_value(uris: Sequence[str], column: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagebeam.transforms.formats.tables import label_columns, table_heads
+from imagebeam.transforms.sources import value_signs
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     Finding,
@@ -51,7 +52,7 @@ def find(probe: FolderProbe, at: str) -> Iterator[Finding]:
     if text is not None or (label is None and len(others) == 1 and label_columns.is_prose(table, others[0])):
         settings["label"], settings["columns"] = {"by": "none"}, {text or others[0]: {"type": "string"}}
         notes = (f"the texts in {text or others[0]!r} are stored as a column",)
-    if label is not None and label_columns.are_texts(table.values(label)):
+    if label is not None and value_signs.are_texts(table.values(label)):
         stored = f"--set 'columns={{{label}: {{type: string}}}}' stores it"
         notes = (f"most rows have a text of their own in the column {label!r}, so it is no label: {stored}",)
     elif label is not None:
@@ -59,7 +60,7 @@ def find(probe: FolderProbe, at: str) -> Iterator[Finding]:
         distinct = sorted({*table.values(label)})
         doubts += _doubts_on_label(probe, table, folders, label, distinct)
         notes = (f"the label is the column {label!r} ({name_some(distinct)}); for none set label={{by: none}}",)
-    notes += label_columns.not_stored(others, [label] if label is not None else [*settings.get("columns", {})])
+    notes += value_signs.not_stored(others, [label] if label is not None else [*settings.get("columns", {})])
     if label is not None and b"class_label" in probe.head(posixpath.join(at, "README.md")):
         notes += (
             "README.md names the classes of these numbers: a file of lines such as `0 cat` in label.texts stores them",

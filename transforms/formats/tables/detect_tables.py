@@ -11,7 +11,7 @@ from typing import Any
 from imagebeam import plural
 from imagebeam.transforms.formats.arrays import arrays
 from imagebeam.transforms.formats.tables import detect_metadata, label_columns, table_heads
-from imagebeam.transforms.sources import name_signs
+from imagebeam.transforms.sources import name_signs, value_signs
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     HEAD_BYTES,
@@ -227,7 +227,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     if not places:
         are_near = probe.with_images("", _DEEP) is not None
         near = ("images are there, too, which the table does not name: are they the same?",) if are_near else ()
-        for each in _find_addresses(table, shown):
+        for each in _find_addresses(table, shown) if not table.holds_images else ():
             yield dataclasses.replace(each, doubts=(*each.doubts, *near))
         return
     place = places[0]
@@ -258,7 +258,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     captions = (name for name in others if name_signs.CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
     caption = next((name for name in captions if not label_columns.are_no_labels(table.values(name))), None)
     if caption is not None:
-        notes = label_columns.not_stored(others, [caption])
+        notes = value_signs.not_stored(others, [caption])
         yield Finding("captions", evidence, settings | _store_texts(caption), notes, doubts=tuple(doubts))
         return
     flags = [name for name in others if label_columns.is_flag(table, name)]
@@ -272,7 +272,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
             )
         if _is_constant([value for name in flags for value in table.values(name)]):
             doubts.append(f"{name_some(flags)} {_PLACEHOLDERS}")
-        notes = ("each column of 0 and 1 is a class", *label_columns.not_stored(others, flags))
+        notes = ("each column of 0 and 1 is a class", *value_signs.not_stored(others, flags))
         yield Finding("multilabel", text, settings, notes, doubts=tuple(doubts))
         return
     for finding in _find_label(probe, table, place, others, evidence, settings):
@@ -349,10 +349,11 @@ def _doubts_on_places(
         yield f"{table.path} is of {meant} by its name, and {place.folder} of {held}: are they the same images?"
     if "submission" in posixpath.basename(table.path).lower():
         yield f"{table.path} is a submission by its name: its values are placeholders or predictions, and no labels"
+    above = posixpath.commonpath([each.folder for each in places])
     rivals = [
         posixpath.relpath(f"/{each.folder}", f"/{home}")
         for each in places[1:]
-        if each.found == place.found and not name_signs.MASKS.search(each.folder)
+        if each.found == place.found and not name_signs.MASKS.search(each.folder.removeprefix(above))
         if meant is None or split_meant(each.folder) in (meant, None)
     ]
     if rivals and not place.inside and place.folder != home:  # those beside a table are meant
@@ -370,7 +371,7 @@ def _of_lists(table: table_heads.Table, place: table_heads.Place, evidence: str,
     settings["columns"] = {name: {"list": True} for name in texts[:1]}
     notes = (
         f"each row is an example with all images of the list {place.column!r}",
-        *label_columns.not_stored(others, texts[:1]),
+        *value_signs.not_stored(others, texts[:1]),
     )
     doubts = [
         f"the column {name!r} names images, too: for one image a row set source.manifest.image={name} and images=null"
@@ -411,7 +412,7 @@ def _find_addresses(table: table_heads.Table, shown: str) -> Iterator[Finding]:
         "urls",
         f"{shown}; the column {named[0]!r} has addresses of web servers",
         settings,
-        label_columns.not_stored(others, texts[:1]),
+        value_signs.not_stored(others, texts[:1]),
         input=table.path,
         doubts=doubts,
     )
@@ -453,7 +454,7 @@ def _find_label(
         if "." not in name
     )
     text_column = label_columns.find_text(table, others) if label is None else label
-    if text_column is not None and label_columns.are_texts(table.values(text_column)):
+    if text_column is not None and value_signs.are_texts(table.values(text_column)):
         yield _texts_of(table, text_column, others, evidence, settings)
         return
     if label is None:
@@ -468,7 +469,7 @@ def _find_label(
     shown = ", ".join(label_columns.with_values(table, name) for name in further)
     guess = f"the label is the column {label!r} ({seen}); its others are {shown or 'none'}"
     doubts: tuple[str, ...] = () if is_known else (f"no column is called label or class: is it {label!r}?",)
-    kind = label_columns.kind_of(values)
+    kind = value_signs.kind_of(values)
     if kind == "class" and len(distinct) == len(values) > 2 and label.lower() not in name_signs.SURE_LABELS:
         doubts += (f"each row has a value of its own in {label!r}: if it is a text, take the preset captions",)
     if not table.has_header and len(distinct) * 2 > len(values) and all(map(str.isdecimal, values)):
@@ -477,7 +478,7 @@ def _find_label(
         doubts = (f"{table.path} has no header, and {distinct[0]!r} in every row: is it a label?",)
     elif _is_constant(values) and table_heads.is_whole(probe, table):
         doubts += (f"cells of {label!r} {_PLACEHOLDERS}",)
-    is_open = label.lower() in name_signs.LABELS_OR_NOT or all(map(table_heads.is_number, distinct))
+    is_open = label.lower() in name_signs.LABELS_OR_NOT or all(map(value_signs.is_number, distinct))
     if is_open and (folders := _folders_of(probe, table, place)):
         doubts += (f"the images are in the folders {name_some(folders)}: is the label {label!r}, or the folder?",)
     if name_signs.GROUPS.fullmatch(label):

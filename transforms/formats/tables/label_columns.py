@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from imagebeam.transforms.formats.tables import table_heads
-from imagebeam.transforms.sources import name_signs
+from imagebeam.transforms.sources import name_signs, value_signs
 from imagebeam.transforms.sources.folder_probe import split_meant, splits_named
 
 _NUM_SHOWN = 4  # values of a column that are all shown
@@ -25,7 +25,11 @@ def find_label(table: table_heads.Table, others: Sequence[str]) -> tuple[str | N
     usable = [name for name in usable if not name_signs.NO_LABELS.fullmatch(name)]
     usable = [name for name in usable if (values := table.values(name)) and not are_no_labels(values)]
     if not table.has_header:  # its names are not the user's
-        usable = [n for n in usable if not _are_unique(table.values(n)) or kind_of(table.values(n)) == "float"]
+        usable = [
+            name
+            for name in usable
+            if not _are_unique(values := table.values(name)) or value_signs.kind_of(values) == "float"
+        ]
     by_name = {name.lower(): name for name in usable}
     for name in name_signs.LABELS:
         if name in by_name and (name in name_signs.SURE_LABELS or len({*table.values(by_name[name])}) > 1):
@@ -51,24 +55,15 @@ def _are_unique(values: Sequence[str]) -> bool:
 
 def _are_free(values: Sequence[str]) -> bool:
     """Returns whether texts are titles or ids: they have several words, or each has one row."""
-    texts = [each for each in values if not table_heads.is_number(each)]
+    texts = [each for each in values if not value_signs.is_number(each)]
     is_long = sum(len(each.split()) for each in texts) > 3 * len(texts)
     return len(texts) * 2 > len(values) and (is_long or _are_unique(values))
 
 
-_MIN_TEXTS = 10  # values of which most are their own before they are called texts
-
-
-def are_texts(values: Sequence[str]) -> bool:
-    """Returns whether most values are words that no other row has: what is read in an image, not its class."""
-    words = [each for each in values if not table_heads.is_number(each)]
-    return len(values) >= _MIN_TEXTS and len(words) * 2 > len(values) and len({*values}) * 2 > len(values)
-
-
 def find_text(table: table_heads.Table, others: Sequence[str]) -> str | None:
     """Returns the only column of texts of a table without a label; None if there is none, or several."""
-    usable = [name for name in others if not name_signs.NO_LABELS.fullmatch(name) and are_texts(table.values(name))]
-    usable = [name for name in usable if not are_no_labels(table.values(name))]
+    usable = [name for name in others if not name_signs.NO_LABELS.fullmatch(name)]
+    usable = [n for n in usable if value_signs.are_texts(values := table.values(n)) and not are_no_labels(values)]
     return usable[0] if len(usable) == 1 else None
 
 
@@ -112,16 +107,10 @@ def with_values(table: table_heads.Table, name: str) -> str:
     return f"{name} ({', '.join(values)})" if 1 < len(values) <= _NUM_SHOWN else name
 
 
-def not_stored(columns: Sequence[str], stored: Sequence[str]) -> tuple[str, ...]:
-    """Returns a note on the columns that are not among those that are stored."""
-    left = [name for name in columns if name not in stored]
-    return (f"its other columns are not stored unless columns names them: {', '.join(left)}",) if left else ()
-
-
 def doubts_on_boxes(table: table_heads.Table, edges: Sequence[str]) -> Iterator[str]:
     """Yields what contradicts that the rows of a table are boxes in pixels, all in one split."""
     values = [value for name in edges for value in table.values(name)]
-    if values and all(table_heads.is_number(each) and 0 <= float(each) <= 1 for each in values):
+    if values and all(value_signs.is_number(each) and 0 <= float(each) <= 1 for each in values):
         yield "all edges of boxes are from 0 to 1, where pixels are expected: multiply them by the sizes of the images"
     if named := split_that_is_there(table, table.columns):
         yield f"the column {named!r} may be the split, which is not read: write a table for each split"
@@ -166,7 +155,7 @@ _BITS = re.compile(r"[01]{2,}")
 
 def may_be_codes(values: Sequence[str]) -> bool:
     """Returns whether values are numbers with more beside them, or digits of which each is a class: cat:0.9, 0110."""
-    codes = [each for each in values if _DECIMAL.fullmatch(each) and not table_heads.is_number(each)]
+    codes = [each for each in values if _DECIMAL.fullmatch(each) and not value_signs.is_number(each)]
     are_bits = len({*values}) > 2 and len({*map(len, values)}) == 1 and all(map(_BITS.fullmatch, values))
     return are_bits or len(codes) * 2 > len(values)
 
@@ -188,13 +177,3 @@ def is_prose(table: table_heads.Table, name: str) -> bool:
     """Returns whether the texts of a column have three words or more on average."""
     values = table.values(name)[:100]
     return bool(values) and sum(len(value.split()) for value in values) >= 3 * len(values)
-
-
-def kind_of(values: Sequence[str]) -> str:
-    """Returns `label.type` of a column: class, int or float."""
-    distinct = {*values}
-    if not all(map(table_heads.is_number, values)):
-        return "class"
-    if any("." in value and float(value) != int(float(value)) for value in distinct):
-        return "float"
-    return "int" if len(distinct) > 60 and len(distinct) * 4 > len(values) else "class"

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import errors, storage
+from imagebeam.transforms.formats.parquet import columns as parquet_columns
 from imagebeam.transforms.formats.tables import table_formats
 from imagebeam.transforms.sources import files as files_lib
-from imagebeam.transforms.sources import name_signs
+from imagebeam.transforms.sources import name_signs, value_signs
 from imagebeam.transforms.sources.folder_probe import (
     HEAD_BYTES,
     NEARLY_ALL,
@@ -46,6 +47,7 @@ class Table(NamedTuple):
     doubts: tuple[str, ...] = ()  # on how it is read
     path_column: str = ""  # the column whose cells hold more than a path, if there is one
     lists: frozenset[str] = frozenset()  # columns whose cells are lists, here as texts with "|" between the entries
+    holds_images: bool = False  # their bytes, in Parquet
 
     def names_in(self, column: str) -> list[str]:
         """Returns the values of a column; of lists their entries."""
@@ -218,7 +220,8 @@ def _has_quotes_in_text(lines: Sequence[str]) -> bool:
         return False
     for cells in zip(*rows):
         quoted = [cell for cell in cells if cell.startswith('"')]
-        plain = [cell for cell in cells[1:] if not cell.startswith('"') and not is_number(cell)]  # the first: a header?
+        texts = (cell for cell in cells[1:] if not value_signs.is_number(cell))  # the first one may be of the header
+        plain = [cell for cell in texts if not cell.startswith('"')]
         are_whole = all(map(_QUOTED.fullmatch, quoted))
         if not are_whole or (plain and any('"' not in cell[1:-1] for cell in quoted)):
             return True
@@ -228,7 +231,7 @@ def _has_quotes_in_text(lines: Sequence[str]) -> bool:
 def _read_csv(path: str, lines: Sequence[str], last: Sequence[str] = ()) -> Table | None:
     first = next((line for line in lines if line.strip()), "")
     is_text = extension_of(path) == ".txt"
-    if is_text and is_number(first):  # of the rows, above the header
+    if is_text and value_signs.is_number(first):  # of the rows, above the header
         table = _read_csv(path, lines[lines.index(first) + 1 :], last)
         return table and table._replace(settings={**table.settings, "source.manifest.skip_rows": 1})
     try:
@@ -252,7 +255,7 @@ def _read_csv(path: str, lines: Sequence[str], last: Sequence[str] = ()) -> Tabl
     if not cells or (len(cells[0]) < 2 and is_text):
         return None
     header = [name.strip() for name in cells[0]]
-    has_header = not any(_names_image(cell) or is_number(cell) for cell in header)
+    has_header = not any(_names_image(cell) or value_signs.is_number(cell) for cell in header)
     if not has_header:
         others = (
             "caption" if all(" " in row[n].strip() for row in cells if n < len(row)) else "label"
@@ -283,6 +286,7 @@ def _read_parquet(probe: FolderProbe, path: str) -> Table | None:
         with storage.storage_of(uri).open_read(uri) as file:
             parquet = pyarrow.parquet.ParquetFile(file)
             names = parquet.schema_arrow.names
+            holds_images = any(parquet_columns.holds_images(field.type) for field in parquet.schema_arrow)
             shown = [
                 field.name
                 for field in parquet.schema_arrow
@@ -295,7 +299,7 @@ def _read_parquet(probe: FolderProbe, path: str) -> Table | None:
         return None
     rows = tuple({name: _as_text(value) for name, value in each.items()} for each in objects)
     lists = frozenset(name for each in objects for name, value in each.items() if isinstance(value, list))
-    return Table(path, tuple(names), rows, lists=lists)
+    return Table(path, tuple(names), rows, lists=lists, holds_images=holds_images)
 
 
 def _is_list_of_texts(type_: Any) -> bool:
@@ -307,11 +311,6 @@ def _is_list_of_texts(type_: Any) -> bool:
 def is_image(text: str) -> bool:
     """Returns whether a text ends as the name of an image."""
     return extension_of(text.strip())[1:] in files_lib.IMAGE_EXTENSIONS
-
-
-def is_number(text: str) -> bool:
-    """Returns whether a text is a number."""
-    return re.fullmatch(r"\s*-?\d+(\.\d*)?([eE]-?\d+)?\s*", text) is not None
 
 
 # --- where the images are ---------------------------------------------------------------------------------------------
@@ -357,8 +356,8 @@ def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
         values = [each for each in spread(table.names_in(column), _NUM_VALUES)[:_NUM_VALUES] if len(each) < 1000]
         if not values or len({*values}) < len(values) / 6 or (is_padded and len(values) < _NUM_PADDED):
             continue
-        if all(map(is_number, values)) and not name_signs.IMAGE_NUMBERS.search(column):  # 1, 2, 3 may be anything
-            continue
+        if all(map(value_signs.is_number, values)) and not name_signs.IMAGE_NUMBERS.search(column):
+            continue  # 1, 2, 3 may be anything
         widths = {path: _width_of(folder, values) if is_padded else 0 for path, folder in unique.items()}
         found = {
             path: [_look_up(probe, folder, value.zfill(widths[path])) for value in values]
@@ -372,7 +371,7 @@ def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
         ]
         spread_out = _find_spread(found, singles[0]) if singles else None
         likely = [each for each in singles if each.found >= len(values) * (NEARLY_ALL if is_padded else 0.25)]
-        likely.sort(key=lambda each: (-each.found, split_meant(each.folder) != split_meant(table.path)))
+        likely.sort(key=lambda each: (-each.found, _is_of_other_split(each, table), _are_masks(each)))
         if column in table.lists:  # paths as they are, and no templates
             spread_out, likely = None, [each for each in likely if each.has_extension]
         if spread_out is not None:
@@ -380,6 +379,14 @@ def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
         if spread_out is not None or likely:
             yield from likely[spread_out is not None :]
             return
+
+
+def _is_of_other_split(place: Place, table: Table) -> bool:
+    return split_meant(place.folder) != split_meant(table.path)
+
+
+def _are_masks(place: Place) -> bool:
+    return name_signs.MASKS.search(posixpath.basename(place.folder)) is not None
 
 
 def _width_of(folder: Folder, values: Sequence[str]) -> int:
