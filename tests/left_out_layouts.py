@@ -1530,6 +1530,83 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("DIS-TE1, DIS-TR may be splits, and all images would be divided by hash",),
         images("DIS-{TR,TE1}/im/x#.jpg") | {f"DIS-{s}/gt/x{n}.png": _mask(2) for s in ("TR", "TE1") for n in range(4)},
     ),
+    "numbers-to-predict-in-arrays": (
+        "npz",
+        ("the values of 'label' are numbers to predict, stored as float",),
+        {"a.npz": npz(x_train=_PIXELS, y_train=_COUNT / 4)},
+    ),
+    "several-numbers-for-an-image-in-arrays": (
+        None,
+        ("a.npz#y_train (<f8, 4 x 3) has several numbers for an image, and they are no one-hot classes",),
+        {"a.npz": npz(x_train=_PIXELS, y_train=np.full((4, 3), 0.5))},
+    ),
+    "numbers-to-predict-in-parquet": (
+        "parquet",
+        ("the values of 'label' are numbers to predict, stored as float",),
+        {"a.parquet": parquet({"image": [{"bytes": b"x"}] * 4, "label": [0.5, 1.0, 1.5, 2.0]})},
+    ),
+    "texts-called-label-in-parquet": (
+        "parquet",
+        ("most rows have a text of their own in 'label', stored as a column, and no class",),
+        {"a.parquet": parquet({"image": [{"bytes": b"x"}] * 20, "label": [f"word{n}" for n in range(20)]})},
+    ),
+    "lists-of-answers-in-parquet": (
+        None,
+        ("most values in the lists of 'label' occur once (word0, word1, word10, ...): for texts set label={by: none}",),
+        {"a.parquet": parquet({"image": [{"bytes": b"x"}] * 20, "label": [[f"word{n}"] for n in range(20)]})},
+    ),
+    "parquet-without-a-label": (
+        None,
+        ("no column is called label: name it in label.column (image_id, objects), or those to store in columns",),
+        {"a.parquet": parquet({"image_id": [1], "image": [{"bytes": b"x"}], "objects": [[{"bbox": [1, 1, 2, 2]}]]})},
+    ),
+    "parquet-with-addresses": (
+        None,
+        ("no column is called label: name it in label.column (name, url), or those to store in columns",),
+        {"a.parquet": parquet({"image": [{"bytes": b"x"}], "name": ["a"], "url": ["http://images.example.org/a.jpg"]})},
+    ),
+    "masks-of-the-names-in-a-table": (
+        "kaggle",
+        ("8 of 12 images that were seen are not read, in Seg-set/A_Masks, Seg-set/B_Masks",),
+        {f"Seg-set/A_Masks/{n}.png": _mask(2) for n in range(4)}
+        | {f"Seg-set/B_Masks/{n}.png": _mask(2) for n in range(4)}
+        | {f"Seg-set/Original_Images/{n}.png": _photo(n) for n in range(4)}
+        | {"Seg-set/a.csv": "image,label\n" + "".join(f"{n}.png,{n % 2}\n" for n in range(4))},
+    ),
+    "images-in-a-folder-called-segmentation": (
+        None,
+        ("4 of 8 images that were seen are not read, in segmentation/photos (segmentation/photos/0.jpg)",),
+        images("segmentation/{images,photos}/#.jpg") | {f"segmentation/masks/{n}.png": _mask(2) for n in range(4)},
+    ),
+    "masks-of-several-pages": (
+        None,
+        ("masks/0.tif holds 2 pictures, and a mask is one: split such files",),
+        {
+            f"{folder}/{n}.tif": animations.save(animations.draw(n, 2), "tiff")
+            for folder in ("images", "masks")
+            for n in range(4)
+        },
+    ),
+    "points-of-labelme": (
+        "labelme",
+        ("points and lines are not stored",),
+        images("#.jpg") | files_of("#.json", LABELME.replace('"rectangle"', '"point"').replace(", [9, 9]", "")),
+    ),
+    "names-of-splits-before-numbers": (
+        None,
+        ("test, train, val: names of splits, not of classes",),
+        images("images/{train,val,test}_#.jpg", numbers=range(6)),
+    ),
+    "two-eyes-of-a-patient": (
+        None,
+        ("OD, OS: names of parts of an example, not of classes",),
+        images("{OD,OS}_#.jpg", numbers=range(6)),
+    ),
+    "classes-in-names-of-one-folder": (
+        "image_folder",
+        ("the names of images in fruits begin with several words (apple, kiwi): if these are the classes set",),
+        images("background/bg_#.jpg", "fruits/{apple,kiwi}_#.jpg"),
+    ),
     "other-files": (
         "coco",
         ("also there, and not read: a.token, b0.pkl and 3 other .pkl files, data.mdb_, x",),

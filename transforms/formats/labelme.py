@@ -188,7 +188,6 @@ class Shapes(syntax.Syntax):
         ("groups of shapes", rb'"group_id"\s*:\s*\d'),
         ("descriptions", rb'"description"\s*:\s*"[^"]'),
         ("points and lines", rb'"shape_type"\s*:\s*"(points?|line|linestrip)"'),
-        ("points and lines", rb'"shape_type"\s*:\s*"(points?|line|linestrip)"'),
     )
 
     masks: bool = False  # whether outlines are stored: not of a shape that is a picture
