@@ -228,7 +228,7 @@ def _settings_of_label(uri: str, column: str) -> tuple[dict[str, Any], tuple[str
     except (OSError, ValueError, errors.ConfigError):  # the plan says so
         return {}, (), ()
     if not any(isinstance(each, list) for each in cells):
-        values = [str(each) for each in cells if each is not None]
+        values = [str(each) for each in cells if each is not None and each == each]  # without NaN
         return *value_signs.settings_of(column, values), ()
     values = [str(each) for cell in cells for each in cell or ()]
     settings = {"label.separator": ","}  # of several classes in a cell
