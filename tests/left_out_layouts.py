@@ -1607,6 +1607,28 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("the names of images in fruits begin with several words (apple, kiwi): if these are the classes set",),
         images("background/bg_#.jpg", "fruits/{apple,kiwi}_#.jpg"),
     ),
+    "scores-in-lists-of-splits": (
+        None,
+        ("lines of train.txt say more than names (dog_0.jpg 0.5), which is not read: is it the label?",),
+        images("images/{dog,owl}_#.jpg")
+        | {
+            f"{split}.txt": "".join(f"{k}_{n}.jpg 0.{n + 5}\n" for k in ("dog", "owl") for n in numbers)
+            for split, numbers in (("train", (0, 1)), ("test", (2, 3)))
+        },
+    ),
+    "splits-of-sites-in-yaml": (
+        None,
+        ("splits.yaml names beginnings of images' names (farmA1, farmB2), and is not read",),
+        images("JPEGImages/{farmA1,farmB2}_#.jpg")
+        | files_of("Annotations/farmA1_#.xml", _XML)
+        | files_of("Annotations/farmB2_#.xml", _XML)
+        | {"splits.yaml": "train: [farmA1]\nval: [farmB2]\n"},
+    ),
+    "classes-below-two-sets": (
+        None,
+        ("the classes may be First Set, Second Set, or the folders in them: the images are in further folders",),
+        images("First Set/{100x Normal,100x Cancer}/a#.jpg", "Second Set/{400x Normal,400x Cancer}/b#.jpg"),
+    ),
     "other-files": (
         "coco",
         ("also there, and not read: a.token, b0.pkl and 3 other .pkl files, data.mdb_, x",),

@@ -6,7 +6,7 @@ import collections
 import itertools
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from imagebeam.pipelines.recognize import contradictions
 from imagebeam.transforms.sources import folder_probe, name_signs
@@ -209,13 +209,22 @@ def _deeper_classes(probe: FolderProbe, holder: Folder) -> Iterator[str]:
         )
     elif _are_deeper(looked):
         below = [{*each.folders} for each in looked]
-        are_named = not any(map(name_signs.COUNTED.search, set().union(*below))) and not set.intersection(*below)
+        are_named = all(map(_are_named, below)) and not set.intersection(*below)
         is_wrapped = all(len(inner) == 1 for inner in below)  # tiles/tiles/tumor/x.tif
         if all(len(name) == 1 for name in names) or is_wrapped or (are_named and min(map(len, below)) > 1):
             yield (
                 f"the classes may be {name_some(names)}, or the folders in them: the images are in further folders, "
                 f"{_DEEPER}"
             )
+
+
+def _are_named(names: Collection[str]) -> bool:
+    """Returns whether folders have names of different words, apart from those with digits: 100x normal, 100x cancer."""
+    words = {" ".join(word for word in _WORDS.split(name) if not any(map(str.isdigit, word))) for name in names}
+    return len(words) == len(names) and not any(not each or name_signs.COUNTED.search(each) for each in words)
+
+
+_WORDS = re.compile(r"[\s_-]+")
 
 
 def _are_deeper(folders: Sequence[Folder]) -> bool:

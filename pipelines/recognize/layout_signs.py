@@ -202,6 +202,7 @@ _SYNSET_FILE = re.compile(r"n\d{8}_.*\.JPEG")
 _PET = re.compile(r"(.+)_\d+\.\w+")
 _NUM_INNER = 30  # folders beside those of splits that may be the only one with images
 _MANY = 10  # images that share a name before their numbers
+_NUM_LINES = 500  # of a list that are looked at
 
 
 def find_labels_in_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -300,7 +301,8 @@ def find_lists_of_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
             if has_classes and all(each.split("/")[-2:-1] and _names(probe, images, each) for each in named.values()):
                 pattern = rf"{re.escape(name)}/(?P<label>[^/]+)/.*"
                 settings = {"source.pattern": pattern, "split.lists": paths}
-                yield Finding("food101", evidence, settings)
+                doubts = [*_further_on_lines(probe, [*map(lists.below, found)], re.compile(r"(?:.*/)?([^/]+)/.*"))]
+                yield Finding("food101", evidence, settings, doubts=tuple(doubts))
             elif not has_classes and all(_names(probe, images, each) for each in named.values()):
                 settings = {
                     "source.include": [f"{name}/*"],
@@ -314,7 +316,27 @@ def find_lists_of_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
                 doubts = [f"{name_some(others)} state no class before a number"] if others else []
                 if len(classes) == 1 or all(map(name_signs.COUNTED.search, classes)):
                     doubts.append(f"what precedes the last number in {images.images[0]} would be the class")
+                doubts += _further_on_lines(probe, [*map(lists.below, found)], re.compile(r"(.+)_\d+(?:\.\w+)?"))
                 yield Finding("oxford_pets", evidence, settings, doubts=tuple(doubts))
+            return
+
+
+def _further_on_lines(probe: FolderProbe, paths: Sequence[str], name: re.Pattern[str]) -> Iterator[str]:
+    """Yields a doubt if lists say more of images than their names, and nothing on a line follows from the class.
+
+    Args:
+        probe: of the folder.
+        paths: of the lists.
+        name: of an image, with its class.
+    """
+    for path in paths:
+        lines = [line.split() for line in probe.head(path).decode("utf-8-sig", "replace").splitlines()[:_NUM_LINES]]
+        said = [(match[1], *more) for first, *more in filter(None, lines) if more and (match := name.fullmatch(first))]
+        num_columns = min(map(len, said), default=0)
+        classes = {each[0] for each in said}
+        if said and not any(len({(each[0], each[n]) for each in said}) == len(classes) for n in range(1, num_columns)):
+            shown = " ".join(next(line for line in lines if len(line) > 1))
+            yield f"lines of {path} say more than names ({shown}), which is not read: is it the label?"
             return
 
 

@@ -150,6 +150,7 @@ def files_that_name_images(
     names, stems = ({each for folder in seen.read for each in part(folder)} for part in (_images_of, _stems_of))
     others = {each for folder in seen.images for part in (_images_of, _stems_of) for each in part(folder)}
     folded = {each.lower() for each in names | stems if _IDENTIFIES.fullmatch(each)}
+    starts = {start for stem in stems for start in folder_probe.beginnings(stem) if start}
     every, stems = stems, {stem for stem in stems if _IDENTIFIES.fullmatch(stem)}
     places = {folder.below(name) for folder in seen.read for name in folder.images if folder.path}
     own = {posixpath.basename(folder.path) for folder in seen.read if folder.images and folder.path}
@@ -188,6 +189,8 @@ def files_that_name_images(
                     what = OF_FOLDERS
                 if not named and not is_no_split(path) and (named := _parts_of(bases, stems)):
                     what = "parts of images"
+                if not named and bases & starts and _says_splits(path, probe.head(path)):
+                    named, what = bases & starts, "beginnings of images' names"
                 if named and len(bases & others) <= len(named):
                     found[path] = named
             if len(set().union(*found.values())) >= min(2, len(names)) and found:
@@ -209,9 +212,10 @@ def _parts_of(words: Collection[str], stems: Collection[str]) -> set[str]:
 
 
 def _says_splits(path: str, head: bytes) -> bool:
-    """Returns whether a file is JSON with a list for each split, or a table with a column of splits."""
-    if path.endswith(".json"):
-        keys = folder_probe.shape_of_json(head)
+    """Returns whether a file is JSON or YAML with a list for each split, or a table with a column of splits."""
+    if path.endswith((".json", ".yaml", ".yml")):
+        is_json = path.endswith(".json")
+        keys = folder_probe.shape_of_json(head) if is_json else _YAML_KEY.findall(head.decode("utf-8", "replace"))
         return len({split for key in keys if (split := name_signs.SPLIT_OF_WORD.get(key.lower()))}) > 1
     lines = head.decode("utf-8-sig", "replace").rpartition("\n")[0].splitlines() or [""]
     names, *rows = ([cell.strip(" \"'") for cell in line.split(",")] for line in lines)
@@ -219,6 +223,9 @@ def _says_splits(path: str, head: bytes) -> bool:
     values = {row[places[0]] for row in rows if len(row) == len(names)} if path.endswith(".csv") and places else set()
     meant = {*map(folder_probe.split_meant, values)}
     return None not in meant and meant not in (set(), {"train"})  # as all are without it
+
+
+_YAML_KEY = re.compile(r"(?m)^(\w+):")
 
 
 def _images_of(folder: Folder) -> Collection[str]:
