@@ -102,37 +102,10 @@ class Parquet(base_format.Format):
             except errors.ConfigError as e:
                 yield Finding("parquet", folder.count(len(names), "Parquet file"), doubts=(str(e),))
                 return
-            kinds = [field.name for field in schema if columns.holds_images(field.type)]
-            lists = [field.name for field in schema if columns.holds_lists(field.type)]
-            others = [field.name for field in schema if field.name not in (*kinds, *lists)]
-            if kinds or lists:
-                where = f" in {folder.path}" if folder.path else ""
-                held = f"images in the column {name_some(kinds)}" if kinds else f"lists of images in {name_some(lists)}"
-                evidence = f"{folder.count(len(names), 'Parquet file')}{where} with {held}"
-                settings: dict[str, Any] = {"source.parquet.image": kinds[0]} if len(kinds) > 1 else {}
-                if not kinds:
-                    settings = {"source.parquet.images": lists[0]}
-                texts = {field.name: how for field in schema if (how := _text_column(field.type))}
-                label = next((name for name in _LABEL_KEYS if name in others), None)
-                paths = [probe.uri(folder.below(name)) for name in names]
-                of_columns, notes, on_labels = _settings_of_columns(paths, label, others, texts)
-                doubts = [*on_labels]
-                if len(rivals := kinds or lists) > 1:
-                    doubts.append(f"which column has the images of an example: {', '.join(rivals)}? One alone is read")
-                doubts += folder_probe.splits_of_folders(folders, at, "Parquet files")[1]
-                doubts += shard_names.repeated(names)
-                if "_delta_log" in folder.folders:
-                    doubts.append(
-                        "the files are those of a Delta table, and _delta_log, which says whose rows were deleted, is "
-                        "not read: write its current rows to Parquet first"
-                    )
-                tests = [path for path in paths if _is_of_test(path)]
-                if label is not None and (value := _only_value(tests, label)):
-                    doubts.append(
-                        f"all rows of {name_some([*map(posixpath.basename, tests)])} have the same {label!r}, {value}: "
-                        "placeholders, and no labels? source.include leaves them out"
-                    )
-                yield Finding("parquet", evidence, settings | of_columns, notes, doubts=tuple(doubts))
+            if any(columns.holds_images(field.type) or columns.holds_lists(field.type) for field in schema):
+                finding = _describe(probe, folder, names, schema)
+                in_folders = folder_probe.splits_of_folders(folders, at, "Parquet files")[1]
+                yield dataclasses.replace(finding, doubts=(*finding.doubts, *in_folders))
                 return
 
     @classmethod
@@ -171,6 +144,38 @@ def _schema_of(uri: str) -> Any:
             return parquet.schema_arrow
     except (OSError, ValueError, errors.ConfigError):
         return ()
+
+
+def _describe(probe: FolderProbe, folder: folder_probe.Folder, names: Sequence[str], schema: Sequence[Any]) -> Finding:
+    """Returns the finding for the files of a folder, whose columns are those of the first one."""
+    kinds = [field.name for field in schema if columns.holds_images(field.type)]
+    lists = [field.name for field in schema if columns.holds_lists(field.type)]
+    others = [field.name for field in schema if field.name not in (*kinds, *lists)]
+    texts = {field.name: how for field in schema if (how := _text_column(field.type))}
+    where = f" in {folder.path}" if folder.path else ""
+    held = f"images in the column {name_some(kinds)}" if kinds else f"lists of images in {name_some(lists)}"
+    evidence = f"{folder.count(len(names), 'Parquet file')}{where} with {held}"
+    settings: dict[str, Any] = {"source.parquet.image": kinds[0]} if len(kinds) > 1 else {}
+    if not kinds:
+        settings = {"source.parquet.images": lists[0]}
+    label = next((name for name in _LABEL_KEYS if name in others), None)
+    paths = [probe.uri(folder.below(name)) for name in names]
+    of_columns, notes, on_labels = _settings_of_columns(paths, label, others, texts)
+    doubts = [*on_labels, *shard_names.repeated(names)]
+    if len(rivals := kinds or lists) > 1:
+        doubts.append(f"which column has the images of an example: {', '.join(rivals)}? One alone is read")
+    if "_delta_log" in folder.folders:
+        doubts.append(
+            "the files are those of a Delta table, and _delta_log, which says whose rows were deleted, is not read: "
+            "write its current rows to Parquet first"
+        )
+    tests = [path for path in paths if _is_of_test(path)]
+    if label is not None and (value := _only_value(tests, label)):
+        doubts.append(
+            f"all rows of {name_some([*map(posixpath.basename, tests)])} have the same {label!r}, {value}: "
+            "placeholders, and no labels? source.include leaves them out"
+        )
+    return Finding("parquet", evidence, settings | of_columns, notes, doubts=tuple(doubts))
 
 
 def _settings_of_columns(
