@@ -173,16 +173,17 @@ def npz(**arrays: np.ndarray) -> bytes:
     return _saved(np.savez, **arrays)
 
 
-def tfrecords(image_data: bytes | None = None) -> bytes:
-    """Returns a TFRecord file of two images, of a JPEG or given bytes."""
+def tfrecords(image_data: bytes | None = None, text: bytes | None = None) -> bytes:
+    """Returns a TFRecord file of two images, of a JPEG or given bytes, with numbers or a text as labels."""
     label, image = "image/class/label", features.ENCODED
+    kind = features.INT64 if text is None else features.BYTES
     encoder = example.ExampleEncoder(
-        [features.Feature(label, label, features.INT64), features.Feature(image, image, features.BYTES)]
+        [features.Feature(label, label, kind), features.Feature(image, image, features.BYTES)]
     )
     file = io.BytesIO()
     writer = records.RecordWriter(file)
     for n in range(2):
-        writer.write(*encoder.encode({label: n}, image_data or _image("JPEG")))
+        writer.write(*encoder.encode({label: n if text is None else text}, image_data or _image("JPEG")))
     writer.flush()
     return file.getvalue()
 
@@ -596,6 +597,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         {f"{split}_signs.h5": hdf5(**{f"{split}_set_x": _X, f"{split}_set_y": _Y}) for split in ("train", "test")},
     ),
     "parquet": ("parquet", 4, {"data/train-00000-of-00001.parquet": parquet(_COLUMNS)}),
+    "tfrecords-with-texts-as-labels": ("tfrecord", 2, {"a-train.tfrecord-00000-of-00001": tfrecords(text=b"cat")}),
     "parquet-of-several-classes-a-row": (
         "parquet",
         4,

@@ -1629,6 +1629,29 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("the classes may be First Set, Second Set, or the folders in them: the images are in further folders",),
         images("First Set/{100x Normal,100x Cancer}/a#.jpg", "Second Set/{400x Normal,400x Cancer}/b#.jpg"),
     ),
+    "two-folders-of-one-split-in-classes": (
+        None,
+        ("low_train, normal_train, low_test and normal_test are of one split: if what else is in such names are",),
+        images("{syn,real}/{low,normal}_{train,test}/#.jpg"),
+    ),
+    "inputs-and-truths-by-longer-names": (
+        None,
+        ("Set1_ground_truth_images, Set1_input_images: names of parts of a data set, not of classes",),
+        images("Set1_input_images/a#_C.png", "Set1_ground_truth_images/a#_G.png")
+        | {"Set1_input_images_meta/a.md": "x"},
+    ),
+    "classes-in-numbered-parts": (
+        "image_folder",
+        ("Normal 1, Normal 2 differ in a number alone, and each is a class of its own",),
+        images("Fire/f#.jpg", "Normal {1,2}/n#.jpg"),
+    ),
+    "lists-of-splits-with-other-names": (
+        None,
+        ("split/test.txt, split/train.txt are lists of splits by their names, and name the images in another way",),
+        images("images/{vid4,vid6}/frame_#.jpg")
+        | {f"masks/{video}/frame_{n}.png": _mask(2) for video in ("vid4", "vid6") for n in range(4)}
+        | {"split/train.txt": "vid4_frame_0.jpg\nvid4_frame_1.jpg\n", "split/test.txt": "vid6_frame_0.jpg\n"},
+    ),
     "other-files": (
         "coco",
         ("also there, and not read: a.token, b0.pkl and 3 other .pkl files, data.mdb_, x",),

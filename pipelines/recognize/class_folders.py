@@ -60,7 +60,22 @@ def notes_on_classes(probe: FolderProbe, holder: Folder, doubts: Sequence[str]) 
     note, words = contradictions.numbered_alike(probe, holder), _words_in_each(probe, holder)[0]
     if note and not any(contradictions.SAME_NAMES in each for each in doubts):
         notes.append(note)
+    notes += _numbered_parts(holder.folders)
     return [*notes, words] if words and words not in doubts else notes
+
+
+_NUMBER_AT_END = re.compile(r"(?P<name>.*[^\W\d_].*?)[ _(-]*\d+\)?")
+
+
+def _numbered_parts(names: Sequence[str]) -> Iterator[str]:
+    """Yields a note if some folders, and not all, differ in a number at their ends alone: normal 1, normal 2, fire."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        match = _NUMBER_AT_END.fullmatch(name)
+        groups.setdefault(match["name"] if match else name, []).append(name)
+    several = [each for each in groups.values() if len(each) > 1]
+    if several and len(groups) > 1:
+        yield f"{name_some(several[0])} differ in a number alone, and each is a class of its own"
 
 
 def hold_images(probe: FolderProbe, folder: Folder) -> bool:
@@ -90,8 +105,10 @@ def _parts_of_sets(probe: FolderProbe, holders: Sequence[Folder]) -> Iterator[st
         if each.is_whole and (new := [name for name in each.folders if name not in trained]):
             yield f"{each.path} has folders that train does not have ({name_some(new)}): no classes, or no split"
         parts = [name for name in each.folders if name_signs.is_part(name) and may_hold_images(probe, each, name)]
-        if parts or name_signs.are_parts(each.folders):
-            yield f"{name_some(parts or [*each.folders])}: names of parts of a data set, not of classes"
+        names = each.folders if len(each.folders) > NUM_CLASSES else []
+        names = names or [name for name in each.folders if may_hold_images(probe, each, name)]
+        if parts or name_signs.are_parts(names):
+            yield f"{name_some(parts or [*names])}: names of parts of a data set, not of classes"
 
 
 def _images_above_others(probe: FolderProbe, holder: Folder, own: str) -> Iterator[str]:

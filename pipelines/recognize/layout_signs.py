@@ -120,6 +120,10 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
         {name for folder, known in zip(looked, splits) for name in folder.folders if name not in known}
     ):
         doubts.append(f"{name_some(root.folders)} also hold {name_some(others)}: each may be a data set of its own")
+    for known in splits:
+        if parts := [name for name, split in known.items() if [*known.values()].count(split) > 1]:
+            doubts.append(_ask_about_domains(parts, known))
+            break
     first = next(iter(splits[0]))
     doubts += filter(None, [contradictions.aligned(probe, root, first)])
     inner = probe.look(looked[0].below(first))

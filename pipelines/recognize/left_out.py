@@ -402,7 +402,8 @@ def _lines(probe: FolderProbe, finding: Finding, reading: _Reading, seen: Seen) 
     seen = seen.without({path for each in own for path in each.paths})
     yield from naming_files.repeated_files(probe, seen)
     is_paired = "source.masks.image" in finding.settings or "source.pairs.image" in finding.settings
-    for each in naming_files.files_that_name_images(probe, seen.files, seen):
+    naming = [*naming_files.files_that_name_images(probe, seen.files, seen)]
+    for each in naming:
         is_of_videos = is_paired and naming_files.OF_FOLDERS in each.text  # masks of a video may be of its objects
         names_splits = each.names_splits and not reading.has_splits
         if is_table and names_splits:  # a table of tests names other images of the same folder
@@ -411,7 +412,10 @@ def _lines(probe: FolderProbe, finding: Finding, reading: _Reading, seen: Seen) 
             names_splits = any(posixpath.splitext(name)[0] in table for name in each.names)
         yield each._replace(is_doubt=is_of_videos or names_splits, names_splits=names_splits)
     if not reading.has_splits:
-        yield from naming_files.lists_of_folders(probe, seen)
+        of_folders = [*naming_files.lists_of_folders(probe, seen)]
+        yield from of_folders
+        known = {path for each in (*naming, *of_folders) for path in each.paths}
+        yield from naming_files.lists_of_splits(seen.without(known))
         has_partners = is_paired or reading.config.source.by == "sidecars"
         yield from naming_files.mixed_splits(probe) if has_partners and reading.config.split.by == "hash" else ()
         yield from naming_files.splits_in_names(seen) if reading.config.split.by == "hash" else ()

@@ -183,7 +183,7 @@ def files_that_name_images(
                 named = bases & names or bases & stems or of_files or in_other_case
                 named = max(named, whole, key=len)  # each folder may have a 1.jpg
                 if not named and is_near and not is_no_split(path):  # of a list 1 and 2 may be names, too
-                    firsts = {line.split()[0] for line in text.splitlines() if line.strip()}
+                    firsts = {line.split()[0].rpartition("/")[2] for line in text.splitlines() if line.strip()}
                     named = firsts if firsts <= every else named
                 if not named and len(named := bases & of_folders) > 1:
                     what = OF_FOLDERS
@@ -287,6 +287,16 @@ def lists_of_folders(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
             f"{_SPLITS_IN_TABLE}"
         )
         yield Line(text, is_doubt=True, paths=found)
+
+
+def lists_of_splits(seen: Seen) -> Iterator[Line]:
+    """Yields a line if lists are those of several splits by their names, where no other line says what they name."""
+    paths = [folder.below(name) for folder in seen.files for name in folder.ending(*LISTS)]
+    stems = {path: posixpath.splitext(posixpath.basename(path))[0] for path in paths}
+    meant = {path: split for path, stem in stems.items() if (split := folder_probe.split_meant(stem))}
+    if len({*meant.values()}) > 1:
+        text = f"{name_some([*meant])} are lists of splits by their names, and name the images in another way"
+        yield Line(f"{text}: {_SPLITS_IN_TABLE}", is_doubt=True, paths=[*meant])
 
 
 def further_data(probe: FolderProbe, seen: Seen, named: Collection[str]) -> Iterator[Line]:

@@ -81,8 +81,8 @@ class Tfrecord(base_format.Format):
                     settings["source.tfrecord.image"] = image
                 if label is None:
                     settings["label"] = {"by": "none"}
-                elif label != "image/class/label":
-                    settings["label"] = {"by": "column", "column": label, "type": "int"}
+                elif label != "image/class/label" or _kind_of_values(keys[label]) != "int":
+                    settings["label"] = {"by": "column", "column": label, "type": _kind_of_values(keys[label])}
             if not all(map(split_of, names)):
                 settings["split"] = {"by": "none"}
             named = sorted({split_of(name) or "" for each in held for name in _records_in(each)})
@@ -128,6 +128,13 @@ def _first_record(uri: str, size: int) -> dict[str, Any]:
         return example.parse_example(record.data) if isinstance(record, records.Record) else {}
     except (OSError, ValueError, errors.ConfigError):
         return {}
+
+
+def _kind_of_values(values: Sequence[Any]) -> str:
+    """Returns `label.type` for the values of a feature."""
+    if any(isinstance(each, bytes) for each in values):
+        return "class"
+    return "float" if any(isinstance(each, float) for each in values) else "int"
 
 
 def _doubt_on_image(key: str, values: Sequence[Any]) -> str:

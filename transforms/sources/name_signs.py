@@ -20,7 +20,7 @@ def _any_of(*words: str) -> re.Pattern[str]:
 # The images in it are of one split.
 SPLITS = {
     "train": ("train", "training", "trainval"),
-    "validation": ("val", "valid", "validation", "dev"),
+    "validation": ("val", "valid", "validate", "validation", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
 SPLIT_OF_WORD = {word: split for split, words in SPLITS.items() for word in words}
@@ -84,7 +84,8 @@ _ROLES = _any_of(
     r"bw|gr[ae]y(scale)?|colou?r|hazy|clear|rain(y)?|norain|foggy|gallery|probes?|quer(y|ies)|bounding_box_\w+",
     r"(full|half|quarter|low|high)_dose|short|long|fg|bg|(fore|back)ground|alpha|source|(low|high)[_-]?res\w*",
     r"he|ihc|trans(mission)?|expert_?\w|degraded|restored|processed|edited|final|full|small|medium|large|label+ed",
-    r"o[ds]|n?ir|infra-?red|vis?(ible|ual)?|thermal|opt(ical)?|sar|t1\w*|t2\w*|flair|dwi|adc|ct|mri?|pet",
+    r"ground[_ ]?truths?|inputs?|o[ds]",
+    r"n?ir|infra-?red|vis?(ible|ual)?|thermal|opt(ical)?|sar|t1\w*|t2\w*|flair|dwi|adc|ct|mri?|pet",
     r"(cam(era)?|view)?[_ -]?(left|right|front|back|rear|top|bottom|side)([_ -](left|right))?",
 )
 # These aligned images are classes as often.
