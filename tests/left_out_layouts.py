@@ -1637,13 +1637,13 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     "inputs-and-truths-by-longer-names": (
         None,
         ("Set1_ground_truth_images, Set1_input_images: names of parts of a data set, not of classes",),
-        images("Set1_input_images/a#_C.png", "Set1_ground_truth_images/a#_G.png")
+        images("Set1_input_images/a#_{C,D}.png", "Set1_ground_truth_images/a#_G.png")
         | {"Set1_input_images_meta/a.md": "x"},
     ),
     "classes-in-numbered-parts": (
         "image_folder",
         ("Normal 1, Normal 2 differ in a number alone, and each is a class of its own",),
-        images("Fire/f#.jpg", "Normal {1,2}/n#.jpg"),
+        images("Fire/f#.jpg", "Normal 1/n#.jpg", "Normal 2/n1#.jpg"),
     ),
     "lists-of-splits-with-other-names": (
         None,
