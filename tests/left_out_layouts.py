@@ -375,6 +375,17 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("the elements part, polygon of objects and weather of images are not stored",),
         _voc("</object>", "<polygon><x1>1</x1></polygon></object><weather>sun</weather>"),
     ),
+    "voc-with-corners-in-boxes": (
+        "voc",
+        ("the elements part of objects and x1, y1 of boxes are not stored",),
+        _voc("</bndbox>", "<x1>1</x1><y1>1</y1></bndbox>"),
+    ),
+    "boxes-of-four-corners": (
+        None,
+        ("a.csv: the columns x3, y3, x4, y4 are further corners of the objects",),
+        images("images/#.jpg")
+        | {"a.csv": "path,x1,y1,x2,y2,x3,y3,x4,y4,label\n" + "".join(f"{n}.jpg,1,1,9,1,9,5,1,5,a\n" for n in range(4))},
+    ),
     "voc-with-an-element-of-splits": (
         None,
         ("subset of images may be the split (train), which is not read",),

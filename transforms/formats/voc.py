@@ -388,8 +388,10 @@ class Xml(syntax.Syntax):
     def unstored(self, heads: Iterable[bytes]) -> str:
         heads = [*heads]
         objects = [each for head in heads for each in _elements_of(head) if each.tag == "object"]
+        of_boxes = [each for element in objects for each in element.iterfind("bndbox/*")]
         found = {
             "objects": [each.tag for element in objects for each in element if _says_more(each, _OF_OBJECT)],
+            "boxes": [each.tag for each in of_boxes if _says_more(each, _EDGES)],
             "images": [name for head in heads for name, _ in self.fields_in(head)],
         }
         turned = [image_objects.NOTE_ON_TURNED] if any(map(_rotation_of, objects)) else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
@@ -23,6 +24,7 @@ _EDGES: dict[str, tuple[str, ...]] = {
     "xmax": ("xmax", "x_max", "x2"),
     "ymax": ("ymax", "y_max", "y2"),
 }
+_FURTHER_CORNER = re.compile(r"(?i)[xy]_?[3-9]")
 
 
 def _class_in(cells: Mapping[str, str]) -> str:
@@ -60,6 +62,11 @@ class BoxCsv(syntax.Syntax):
         edges = [names[places[each]] for each in _EDGES if places[each] >= 0]
         if doubt := next(label_columns.doubts_on_boxes(table_heads.Table("", tuple(names), rows), edges), ""):
             return doubt
+        if further := [name for name in others if _FURTHER_CORNER.fullmatch(name)]:
+            return (
+                f"the columns {', '.join(further)} are further corners of the objects: write the edges around all as "
+                "xmin, ymin, xmax, ymax"
+            )
         if places["label"] >= 0 or not others:
             return ""
         return (
