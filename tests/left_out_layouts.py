@@ -1663,6 +1663,11 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         | {f"masks/{video}/frame_{n}.png": _mask(2) for video in ("vid4", "vid6") for n in range(4)}
         | {"split/train.txt": "vid4_frame_0.jpg\nvid4_frame_1.jpg\n", "split/test.txt": "vid6_frame_0.jpg\n"},
     ),
+    "masks-in-a-format-that-is-not-read": (
+        None,
+        ("masks in .pgm are not read: convert them to PNG",),
+        {f"a/{n}{end}.pgm": b"P5 2 2 255 \0\1\2\3" for n in range(4) for end in ("", "_gt")},
+    ),
     "other-files": (
         "coco",
         ("also there, and not read: a.token, b0.pkl and 3 other .pkl files, data.mdb_, x",),

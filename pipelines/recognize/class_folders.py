@@ -121,7 +121,7 @@ def _images_above_others(probe: FolderProbe, holder: Folder, own: str) -> Iterat
                 f"source.include='{own}' leaves the latter out"
             )
             return
-        inner = inner if each.images else [*each.folders, *_folders_below(probe, each)]
+        inner = inner if each.images else [*each.folders, *sorted(_folders_below(probe, each))]
         if parts := [name for name in inner if name_signs.is_part(name)]:
             yield f"{each.path} has folders for the parts of a data set ({name_some(parts)})"
             return

@@ -173,7 +173,8 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
         doubts += (f"{copies[0]} holds folders of the same names as beside it: is it a copy? Then plan it alone",)
     if root.images:
         settings["source.include"] = ["*/**"]
-        notes.append(f"{root.count(len(root.images), 'image')} beside the folders are left out")
+        are = "is" if len(root.images) == 1 else "are"
+        notes.append(f"{root.count(len(root.images), 'image')} beside the folders {are} left out")
     notes += class_folders.notes_on_classes(probe, root, doubts)
     yield Finding(
         "image_folder", evidence, settings, tuple(notes), (_STRATIFY,), doubts=doubts, reads_images_alone=True

@@ -199,8 +199,11 @@ def finding_of_masks(image: str, mask: str, folders: Sequence[str], evidence: st
         image = image.replace("(?P<split>", "(?P<part>").replace("(?P=split)", "(?P=part)")
         settings = {"source.masks.image": image, "source.masks.mask": mask.replace(r"\g<split>", r"\g<part>")}
         settings["split"] = folder_probe.HASH_SPLIT
-    if mask.lower().endswith((".jpg", ".jpeg")):
+    ending = posixpath.splitext(mask)[1].lower()
+    if ending in (".jpg", ".jpeg"):
         doubts = (*doubts, LOSSY_MASKS)
+    elif ending not in ("", *MASK_FORMATS):
+        doubts = (*doubts, f"masks in {ending} are not read: convert them to PNG")
     often = (Change("source.masks.missing", "skip", "if only some of the images have masks"),)
     return Finding("segmentation", evidence, settings, (), often, doubts=tuple(doubts))
 
