@@ -105,10 +105,10 @@ def _parts_of_sets(probe: FolderProbe, holders: Sequence[Folder]) -> Iterator[st
         if each.is_whole and (new := [name for name in each.folders if name not in trained]):
             yield f"{each.path} has folders that train does not have ({name_some(new)}): no classes, or no split"
         parts = [name for name in each.folders if name_signs.is_part(name) and may_hold_images(probe, each, name)]
-        names = each.folders if len(each.folders) > NUM_CLASSES else []
-        names = names or [name for name in each.folders if may_hold_images(probe, each, name)]
-        if parts or name_signs.are_parts(names):
-            yield f"{name_some(parts or [*names])}: names of parts of a data set, not of classes"
+        are_many = len(each.folders) > NUM_CLASSES
+        names = [name for name in each.folders if are_many or may_hold_images(probe, each, name)]
+        if parts or (names and name_signs.are_parts(names)):
+            yield f"{name_some(parts or names)}: names of parts of a data set, not of classes"
 
 
 def _images_above_others(probe: FolderProbe, holder: Folder, own: str) -> Iterator[str]:

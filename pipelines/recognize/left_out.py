@@ -221,8 +221,8 @@ def _images(probe: FolderProbe, finding: Finding, reading: _Reading, seen: Seen)
     held = [(each, bool(read.images)) for each, read in zip(seen.images, seen.read) if each.images]
     own = {posixpath.basename(each.path) for each in seen.read if each.images}  # rgb has images, or masks in colors
     shown = [f for f, _ in held if posixpath.basename(f.path) not in own and mask_folders.is_for_people(f.path)]
-    above = posixpath.commonpath([each.path for each in (*seen.read, *seen.images) if each.images] or [""])
-    masks = [each for each, _ in held if each in shown or name_signs.MASKS.search(each.path.removeprefix(above))]
+    named = name_signs.masks_among([each.path for each in (*seen.read, *seen.images) if each.images])
+    masks = [folder for folder, _ in held if folder in shown or folder.path in named]
     others = [(folder, is_beside) for folder, is_beside in held if folder not in masks]
     # images of tests often have no annotations, and one beside an image that is read may be a preview of it
     guessed = tuple(posixpath.join(reading.above, each, "") for each in reading.reads.guessed)

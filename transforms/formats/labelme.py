@@ -187,7 +187,7 @@ class Shapes(syntax.Syntax):
         ("flags", rb'"[^"]*"\s*:\s*true\b'),
         ("groups of shapes", rb'"group_id"\s*:\s*\d'),
         ("descriptions", rb'"description"\s*:\s*"[^"]'),
-        ("points and lines", rb'"shape_type"\s*:\s*"(points?|line|linestrip)"'),
+        ("points and lines", rf'"shape_type"\s*:\s*"({"|".join(_WITHOUT_AREA)})"'.encode()),
     )
 
     masks: bool = False  # whether outlines are stored: not of a shape that is a picture

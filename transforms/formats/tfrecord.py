@@ -81,8 +81,8 @@ class Tfrecord(base_format.Format):
                     settings["source.tfrecord.image"] = image
                 if label is None:
                     settings["label"] = {"by": "none"}
-                elif label != "image/class/label" or _kind_of_values(keys[label]) != "int":
-                    settings["label"] = {"by": "column", "column": label, "type": _kind_of_values(keys[label])}
+                elif (label, kind := _kind_of_values(keys[label])) != ("image/class/label", "int"):  # the preset's
+                    settings["label"] = {"by": "column", "column": label, "type": kind}
             if not all(map(split_of, names)):
                 settings["split"] = {"by": "none"}
             named = sorted({split_of(name) or "" for each in held for name in _records_in(each)})

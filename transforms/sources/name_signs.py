@@ -5,6 +5,7 @@ A name never makes a finding sure. It is a doubt, or it chooses between two read
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Collection
 
@@ -128,6 +129,12 @@ ON_THE_SET = _any_of(
 COLORS_OF_CLASSES = _any_of(
     r"class_dict\w*\.csv", r"label_?colou?rs?\.(txt|csv)", r"label_?map\.txt", r"colou?rs?_?map\.(txt|csv)"
 )
+
+
+def masks_among(paths: Collection[str]) -> set[str]:
+    """Returns the paths of folders that are named as masks, judged below the folder that holds all of them."""
+    above = posixpath.commonpath(paths) if paths else ""
+    return {path for path in paths if MASKS.search(path.removeprefix(above))}
 
 
 def is_part(name: str) -> bool:

@@ -349,11 +349,11 @@ def _doubts_on_places(
         yield f"{table.path} is of {meant} by its name, and {place.folder} of {held}: are they the same images?"
     if "submission" in posixpath.basename(table.path).lower():
         yield f"{table.path} is a submission by its name: its values are placeholders or predictions, and no labels"
-    above = posixpath.commonpath([each.folder for each in places])
+    masks = name_signs.masks_among([each.folder for each in places])
     rivals = [
         posixpath.relpath(f"/{each.folder}", f"/{home}")
         for each in places[1:]
-        if each.found == place.found and not name_signs.MASKS.search(each.folder.removeprefix(above))
+        if each.found == place.found and each.folder not in masks
         if meant is None or split_meant(each.folder) in (meant, None)
     ]
     if rivals and not place.inside and place.folder != home:  # those beside a table are meant

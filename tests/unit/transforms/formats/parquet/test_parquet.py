@@ -146,6 +146,7 @@ def test_other_columns_are_cells(tmp_path: pathlib.Path) -> None:
     [
         ("data/train-00000-of-00005.parquet", "train"),
         ("data/train-00000-of-00005-a67fbbc34bf54a40.parquet", "train"),
+        ("data/train_00000_of_00005.parquet", "train"),
         ("data/my.held-out-00000-of-00001.parquet", "my.held-out"),
         ("default/validation/0000.parquet", "validation"),
         ("default/partial-train/0000.parquet", "partial-train"),
